@@ -3,6 +3,11 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
+#[path = "w3_reload/rails.rs"]
+mod rails;
+#[path = "w3_reload/slots.rs"]
+mod slots;
+
 use campaign::causeway::{
     Lender, START_TIMEOUT, STOP_TIMEOUT, binary, card, kill_card, lend_command, status,
 };

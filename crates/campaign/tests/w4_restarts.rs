@@ -64,6 +64,41 @@ fn w4_a_lender_restarted_under_load_costs_no_error() {
     scale::report(&format!("w4: lender restarted, {} requests, longest gap {longest:?}", report.done));
 }
 
+/// Its line is not true any more, and nobody tells the borrower: the lender knows where that is, and calls it.
+#[test]
+fn w2_a_lender_killed_that_comes_back_on_another_port_calls_its_borrower() {
+    let _exclusive = scale::exclusive();
+    let seed = scale::first_seed();
+    let (world, image) = world(seed);
+    let sources = [image.to_str().unwrap()];
+    let mut lender = Lender::start(world.right(), &sources, &[]).unwrap();
+    let line = lender.lines[0].clone();
+    let mut borrower = Borrower::start(world.left(), &line, &[]).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, REGION, seed), DEPTH).unwrap();
+    load.wait_done(500, RESUMED).unwrap();
+    let state = world.right().dir().join("state/lender");
+    poll_until("the lender to keep where its borrower is", RESUMED, || {
+        let names = std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names = names.map(|name| name.into_string().unwrap());
+        Ok(names.any(|name| name.starts_with("holder.")).then_some(()))
+    })
+    .unwrap();
+    lender.process.kill_tree().unwrap();
+    let elsewhere: Vec<String> =
+        world.right().addresses().iter().map(|address| format!("{address}:7555")).collect();
+    let listen: Vec<&str> = elsewhere.iter().flat_map(|address| ["--listen", address]).collect();
+    lender = Lender::start(world.right(), &sources, &listen).unwrap();
+    assert!(lender.lines[0].contains(":7555") && lender.lines[0] != line, "it has another line");
+    load.wait_done(500, RESUMED).unwrap();
+    let seen = status(world.left(), "borrower").unwrap();
+    assert!(seen["rails"][0]["peer"].as_str().unwrap().ends_with(":7555"), "{}", seen["rails"]);
+    let mut report = load.stop().unwrap();
+    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
+    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+}
+
 #[test]
 fn w4_a_lender_away_for_longer_than_the_io_timeout_costs_errors_until_it_is_back() {
     let _exclusive = scale::exclusive();

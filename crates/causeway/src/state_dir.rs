@@ -240,27 +240,58 @@ impl StateDir {
         self.remove(&name)
     }
 
-    /// Where each of these nodes is that have functions, as far as that is known. What is kept of others goes.
+    /// Where each of these nodes is that have functions, as far as that is known.
     ///
     /// # Errors
-    /// A file cannot be read, or is damaged, or the system said no.
+    /// A file cannot be read, or is damaged.
     pub fn holders(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Whereabouts>, StateError> {
-        let listed = fs::read_dir(&self.path).map_err(io_error("list", &self.path))?;
         let mut holders = Vec::new();
-        for entry in listed {
-            let name = entry.map_err(io_error("list", &self.path))?.file_name();
-            let Some(name) = name.to_str().filter(|name| name.starts_with(HOLDER_PREFIX)) else { continue };
-            let node = name[HOLDER_PREFIX.len()..].parse().ok();
-            let Some(node) = node.filter(|node| nodes.contains(node)) else {
-                self.remove(name)?;
-                continue;
-            };
-            let Some(Named { file, value }) = read_value(&self.path, name)? else { continue };
+        for &node in nodes {
+            let Some(Named { file, value }) = read_value(&self.path, &holder_file(node))? else { continue };
             let holder = io::whereabouts::from_text(&value).filter(|holder| holder.node() == node);
             let why = "it does not say where that node is, in a way that this version knows";
             holders.push(holder.ok_or(StateError::Damaged { file, why })?);
         }
         Ok(holders)
+    }
+
+    /// What is kept of where nodes are goes, but for those that have any function, be it one that is not lent now.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is damaged, or the system said no.
+    pub fn forget_strangers(&self) -> Result<(), StateError> {
+        let held = self.held_by()?;
+        for name in self.names(HOLDER_PREFIX)? {
+            if !name[HOLDER_PREFIX.len()..].parse().is_ok_and(|node| held.contains(&node)) {
+                self.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes that have any function of this one, be it one that is not lent now.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is damaged.
+    pub fn held_by(&self) -> Result<BTreeSet<NodeId>, StateError> {
+        let mut nodes = BTreeSet::new();
+        for name in self.names(TENANCY_PREFIX)? {
+            // What the node has not written is not its own.
+            let Ok(function) = name[TENANCY_PREFIX.len()..].parse() else { continue };
+            nodes.extend(Some(self.tenancy(&function)?).filter(|it| it.is_held).map(|it| it.node));
+        }
+        Ok(nodes)
+    }
+
+    /// The files whose names begin so.
+    fn names(&self, prefix: &str) -> Result<Vec<String>, StateError> {
+        let listed = fs::read_dir(&self.path).map_err(io_error("list", &self.path))?;
+        let mut names = Vec::new();
+        for entry in listed {
+            let name = entry.map_err(io_error("list", &self.path))?.file_name();
+            names.extend(name.to_str().filter(|name| name.starts_with(prefix)).map(str::to_owned));
+        }
+        Ok(names)
     }
 
     /// Makes durable where a node is that has a function.

@@ -542,6 +542,20 @@ events! {
     /// Slots have gone.
     Info "slots-removed" SlotsRemoved { domain: String, slots: String } => "the slots are gone"
 
+    /// A rail has come.
+    Info "rail-added" RailAdded { rail: String, listen: String } => "the rail is there"
+
+    /// A rail has gone.
+    Info "rail-removed" RailRemoved { rail: String, listen: String }
+    => "the rail is gone: what was under way there is sent again over others"
+
+    /// A slot has another socket or preset in the file, and waits for who uses it.
+    Info "slot-changing" SlotChanging { slot: String, waits_for: String }
+    => "the slot is to change: it waits for {waits_for}"
+
+    /// A slot is as the file says.
+    Info "slot-changed" SlotChanged { slot: String } => "the slot is what the file says"
+
     /// Something else is borrowed.
     Info "loan-added" LoanAdded { function: String, edge: String } => "the function is borrowed from now on"
 

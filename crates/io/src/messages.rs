@@ -5,9 +5,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, discriminant};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use base::ids::{Incarnation, LifeId, NodeId};
+use base::ids::{Incarnation, LifeId, NodeId, RailId};
 use base::ledger::{Layout, LayoutHash};
-use node::{Limit, LoanConfig, Refusal, Secret, Tenancy, Whereabouts};
+use node::{Limit, LoanConfig, RailConfig, Refusal, Secret, Tenancy, Whereabouts};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -44,6 +44,8 @@ pub(crate) enum ToCard {
     Drive(usize, ToDrive),
     /// Of the node in this place.
     Peer(usize, ToPeer),
+    /// Of the rail of this id.
+    Rail(RailId, ToRail),
     /// The machine may go on somewhere else, too: new keys, from these random bytes, and another life to call itself by
     /// if it was restored from a snapshot.
     RenewKeys { seed: Secret, life: Option<LifeId> },
@@ -124,6 +126,16 @@ pub(crate) enum ToPeer {
     Shared { node: NodeId, calls: bool },
     /// None is shared with it any more.
     Parted,
+}
+
+/// What a card is told of a rail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) enum ToRail {
+    /// The node has it from now on, perhaps in place of one of the same id: comes with its socket. `offload`: the kernel
+    /// splits what it is given.
+    Come { config: RailConfig, offload: bool },
+    /// The node has it no more.
+    Go,
 }
 
 /// What a card tells its agent.
@@ -230,7 +242,7 @@ impl Message for ToCard {
     }
 
     /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation, limit,
-    /// return and presence, one for each peer's memory, eight for each drive, of which the last says all, the one to
+    /// return and presence, one for each peer's memory, one for each rail, eight for each drive, of which the last says all, the one to
     /// renew keys, and the one to shut down. Of a slot it is one message of each kind, and that only when the card has
     /// asked for it or another client has come. To a successor, whose outbox is a new one, come all descriptors of slots,
     /// [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of
@@ -252,6 +264,7 @@ impl Message for ToCard {
                 drive == of && discriminant(what) == discriminant(before)
             }
             (Self::Peer(peer, _), Self::Peer(of, _)) => peer == of,
+            (Self::Rail(rail, _), Self::Rail(of, _)) => rail == of,
             (Self::Parked { number }, Self::Parked { number: before }) => number == before,
             _ => discriminant(self) == discriminant(earlier),
         }
@@ -471,6 +484,8 @@ mod tests {
         let others = [
             ToCard::Peer(0, ToPeer::Parted),
             ToCard::Peer(1, ToPeer::Parted),
+            ToCard::Rail(RailId::ALL[0], ToRail::Go),
+            ToCard::Rail(RailId::ALL[1], ToRail::Go),
             ToCard::RenewKeys { seed: Secret([0; 32]), life: None },
             ToCard::ShutDown,
             ToCard::Begin,

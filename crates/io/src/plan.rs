@@ -6,10 +6,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
-use base::ids::NodeId;
+use base::ids::{NodeId, RailId};
 use base::ledger::{Layout, PAGE_SIZE, RawMemory};
 use node::{
     CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, LoanConfig, MAX_LOANS, MAX_RAILS, Protection,
+    Whereabouts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -49,8 +50,8 @@ pub(crate) struct Plan {
     /// The machine may go on somewhere else with the keys in the ledger.
     pub(crate) renews_keys: bool,
     pub(crate) has_ring: bool,
-    /// By rail: the kernel splits what it is given.
-    pub(crate) offload: Vec<bool>,
+    /// The ids of the rails in the order of their descriptors, and whether the kernel splits what it is given there.
+    pub(crate) rails: Vec<(RailId, bool)>,
     /// What the card's drives lie on, by place.
     pub(crate) media: Vec<(usize, MediumPlan)>,
     /// What the card itself does with drives that it borrows, by place of the loan.
@@ -92,6 +93,8 @@ pub(crate) struct DriveComing {
     pub(crate) config: DriveConfig,
     pub(crate) medium: MediumPlan,
     pub(crate) loans: Vec<(usize, LoanConfig)>,
+    /// Where those are who have any of its functions.
+    pub(crate) holders: Vec<Whereabouts>,
 }
 
 /// The nodes that may have what a drive lends, likewise; `None`: all that have its line.
@@ -280,8 +283,8 @@ mod tests {
             rekey_frames: node::REKEY_FRAMES,
             rules: RuleSet::ALL,
         };
-        let (offload, media, loads) = (Vec::new(), Vec::new(), Vec::new());
-        Plan { agent_pid: 1, card, renews_keys: false, has_ring: false, offload, media, loads }
+        let (rails, media, loads) = (Vec::new(), Vec::new(), Vec::new());
+        Plan { agent_pid: 1, card, renews_keys: false, has_ring: false, rails, media, loads }
     }
 
     #[test]

@@ -167,16 +167,9 @@ impl RailSocket {
     /// # Errors
     /// `ENETUNREACH` and others of a connect to the peer: there is no route.
     pub fn path_mtu(&self, peer: SocketAddr) -> io::Result<u32> {
-        let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // A connected socket of its own tells the MTU of a route and sends nothing.
-        let probe = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
         let mut source = self.local;
         source.set_port(0);
-        rustix::net::bind(&probe, &source)?;
-        rustix::net::connect(&probe, &peer)?;
-        let mtu = if peer.is_ipv4() { sockopt::ip_mtu(&probe)? } else { sockopt::ipv6_mtu(&probe)? };
-        Ok(mtu.min(MAX_PACKET_BYTES))
+        probed_mtu(Some(source), peer)
     }
 
     /// Hands datagrams to the kernel, in order, until it has no room. Consecutive ones to the same peer and of the
@@ -220,6 +213,27 @@ impl From<RailSocket> for OwnedFd {
     fn from(socket: RailSocket) -> Self {
         socket.fd
     }
+}
+
+/// As [`RailSocket::path_mtu`], from wherever the kernel would send.
+///
+/// # Errors
+/// The same.
+pub fn route_mtu(peer: SocketAddr) -> io::Result<u32> {
+    probed_mtu(None, peer)
+}
+
+/// A connected socket of its own tells the MTU of a route and sends nothing.
+fn probed_mtu(source: Option<SocketAddr>, peer: SocketAddr) -> io::Result<u32> {
+    let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    if let Some(source) = source {
+        rustix::net::bind(&probe, &source)?;
+    }
+    rustix::net::connect(&probe, &peer)?;
+    let mtu = if peer.is_ipv4() { sockopt::ip_mtu(&probe)? } else { sockopt::ipv6_mtu(&probe)? };
+    Ok(mtu.min(MAX_PACKET_BYTES))
 }
 
 /// The largest datagram that passes a path of `mtu` bytes to this peer unfragmented.

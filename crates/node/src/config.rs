@@ -136,7 +136,7 @@ impl CardConfig {
     }
 
     /// The largest payload of a TLP where these are the largest frames.
-    pub(crate) fn max_payload(frames: impl IntoIterator<Item = usize>) -> usize {
+    pub fn max_payload(frames: impl IntoIterator<Item = usize>) -> usize {
         if frames.into_iter().all(|frame| frame >= 8192) { 4096 } else { 1024 }
     }
 }

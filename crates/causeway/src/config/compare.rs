@@ -5,14 +5,20 @@
 
 use std::fmt;
 
+use base::ids::RailId;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Device, Domain, Layout, Loan, Slot};
+use super::{Config, Device, Domain, Layout, Loan, Rail, Slot};
 use crate::line::Line;
 
 /// What to do about a change that no running node can make.
 const RESTART: &str = "restart the node for that";
 const ANEW: &str = "take it out of the file and reload, and when nobody has it any more put it in again and reload, or restart the node";
+
+const LAST_RAIL: &str =
+    "a node needs a rail to be reached by, and one that the file names: let another one come first";
+const BY_DEFAULT: &str = "the node listens at addresses that its file does not name: restart it for that";
+const OTHER_RAIL: &str = "let a rail of another name come in its place, or restart the node";
 
 /// One thing in which two configurations differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +31,10 @@ pub enum Change {
     Allow(Device),
     /// The functions of a device have other limits.
     Limits(Device),
+    /// A rail is to come.
+    RailAdded(Rail),
+    /// A rail is to go.
+    RailRemoved(Rail),
     /// Something more is to be borrowed.
     LoanAdded(Loan),
     /// Something is to be given back.
@@ -33,6 +43,8 @@ pub enum Change {
     SlotsAdded(Domain, Vec<Slot>),
     /// Slots of a virtual machine go: perhaps all.
     SlotsRemoved(Domain, Vec<Slot>),
+    /// A slot of a virtual machine has another socket or preset: as it was, and as it is to be.
+    SlotChanged(Domain, Box<[Slot; 2]>),
     /// What a running node cannot do.
     Fixed(Fixed),
 }
@@ -107,6 +119,7 @@ impl Change {
     pub fn parts(&self) -> (Thing, String, Action, String) {
         let device =
             |device: &Device, action, detail| (Thing::Device, device.function.to_string(), action, detail);
+        let rail = |rail: &Rail, action| (Thing::Rail, rail.name.clone(), action, rail.listen.to_string());
         let loan = |loan: &Loan, action| {
             let detail = format!("from {}, served at {}", addresses(&loan.line), loan.edge.uri());
             (Thing::Loan, loan.line.function().to_string(), action, detail)
@@ -130,10 +143,15 @@ impl Change {
             Self::DeviceRemoved(it) => device(it, Action::Removed, source(it)),
             Self::Allow(it) => device(it, Action::Changed, allowed(it)),
             Self::Limits(it) => device(it, Action::Changed, "limits".to_owned()),
+            Self::RailAdded(it) => rail(it, Action::Added),
+            Self::RailRemoved(it) => rail(it, Action::Removed),
             Self::LoanAdded(it) => loan(it, Action::Added),
             Self::LoanRemoved(it) => loan(it, Action::Removed),
             Self::SlotsAdded(it, slots) => domain(it, slots, Action::Added),
             Self::SlotsRemoved(it, slots) => domain(it, slots, Action::Removed),
+            Self::SlotChanged(it, slots) => {
+                (Thing::Domain, it.name.to_string(), Action::Changed, slot_change(slots))
+            }
             Self::Fixed(it) => (it.thing, it.name.clone(), it.action, it.detail.clone()),
         }
     }
@@ -189,22 +207,28 @@ fn matched<'a, T, K: PartialEq>(
     (gone, both, come)
 }
 
+/// A rail is its name as long as the node runs: which id it has where the file says none stays as it is.
 fn rails(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
     let (gone, both, come) = matched(&running.rails, &wanted.rails, |rail| &rail.name);
-    let mut add =
-        |name: &str, action, detail| changes.push(fixed(Thing::Rail, name, action, detail, RESTART));
-    gone.iter().for_each(|rail| add(&rail.name, Action::Removed, rail.listen.to_string()));
-    for (before, after) in both.iter().filter(|(before, after)| before != after) {
-        add(&before.name, Action::Changed, format!("{} to {}", before.listen, after.listen));
+    let is_by_default = running.rails.is_empty() || wanted.rails.is_empty();
+    let mut add = |rail: &Rail, action, detail, remedy| {
+        changes.push(fixed(Thing::Rail, &rail.name, action, detail, remedy));
+    };
+    if is_by_default {
+        gone.iter().for_each(|rail| add(rail, Action::Removed, rail.listen.to_string(), LAST_RAIL));
+        come.iter().for_each(|rail| add(rail, Action::Added, rail.listen.to_string(), BY_DEFAULT));
+        return;
     }
-    come.iter().for_each(|rail| add(&rail.name, Action::Added, rail.listen.to_string()));
-    // A rail is a number to the other end of a loan: its place in the line.
-    let is_moved = both.len() == running.rails.len()
-        && come.is_empty()
-        && running.rails.iter().zip(&wanted.rails).any(|(before, after)| before.name != after.name);
-    if is_moved {
-        add("all", Action::Changed, "their order".to_owned());
+    for (before, after) in both.iter().filter(|(before, after)| before.listen != after.listen) {
+        add(after, Action::Changed, format!("{} to {}", before.listen, after.listen), OTHER_RAIL);
     }
+    let is_other = |(before, after): &&(&Rail, &Rail)| after.id.is_some() && before.id != after.id;
+    for (_, after) in both.iter().filter(is_other) {
+        let id = after.id.map_or(0, RailId::get);
+        add(after, Action::Changed, format!("its id is to be {id}"), OTHER_RAIL);
+    }
+    changes.extend(come.into_iter().cloned().map(Change::RailAdded));
+    changes.extend(gone.into_iter().cloned().map(Change::RailRemoved));
 }
 
 fn domains(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
@@ -222,15 +246,38 @@ fn domains(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
         if !gone.is_empty() {
             changes.push(Change::SlotsRemoved(before.clone(), all(gone)));
         }
-        for (slot, _) in both.into_iter().filter(|(before, after)| before != after) {
-            let detail = format!("what slot {} is", slot.name);
-            changes.push(fixed(Thing::Domain, name, Action::Changed, detail, ANEW));
+        for (slot, wanted) in both.into_iter().filter(|(before, after)| before != after) {
+            changes.push(if slot.bus == wanted.bus {
+                Change::SlotChanged(after.clone(), Box::new([slot.clone(), wanted.clone()]))
+            } else {
+                let detail = format!("the bus of slot {}", slot.name);
+                fixed(Thing::Domain, name, Action::Changed, detail, ANEW)
+            });
         }
         if !come.is_empty() {
             changes.push(Change::SlotsAdded(after.clone(), all(come)));
         }
     }
     changes.extend(come.into_iter().map(|it| Change::SlotsAdded(it.clone(), it.slots.clone())));
+}
+
+/// In which way a slot is another one.
+fn slot_change([before, after]: &[Slot; 2]) -> String {
+    let mut found = Vec::new();
+    if before.socket != after.socket {
+        found.push(format!("socket {} to {}", before.socket.display(), after.socket.display()));
+    }
+    if before.access != after.access {
+        found.push("who may connect".to_owned());
+    }
+    if before.preset != after.preset {
+        let [before, after] = [before, after].map(|slot| match &slot.preset {
+            None => "nothing".to_owned(),
+            Some(line) => format!("{} from {}", line.function(), addresses(line)),
+        });
+        found.push(format!("attached {before} to {after}"));
+    }
+    format!("slot {}: {}", after.name, found.join(", "))
 }
 
 fn devices(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
@@ -478,13 +525,22 @@ mod tests {
         assert_eq!(
             changed(&before, &format!("{}{}{A}", rail("r", 3), rail("t", 2))),
             [
-                "fixed: rail s removed: 10.0.0.1:2",
                 "fixed: rail r changed: 10.0.0.1:1 to 10.0.0.1:3",
-                "fixed: rail t added: 10.0.0.1:2"
+                "rail t added: 10.0.0.1:2",
+                "rail s removed: 10.0.0.1:2",
             ]
         );
-        let swapped = format!("{}{}{A}", rail("s", 2), rail("r", 1));
-        assert_eq!(changed(&before, &swapped), ["fixed: rail all changed: their order"]);
+        // They have ids, whatever their order is.
+        assert_eq!(changed(&before, &format!("{}{}{A}", rail("s", 2), rail("r", 1))), [""; 0]);
+        let numbered = before.replace("listen = '10.0.0.1:1'", "listen = '10.0.0.1:1'\nid = 2");
+        assert_eq!(changed(&before, &numbered), ["fixed: rail r changed: its id is to be 2"]);
+        assert_eq!(changed(&numbered, &before), [""; 0], "it has one, and keeps it");
+        // A node has a rail that its file names, or those that it finds.
+        assert_eq!(
+            changed(&before, A),
+            ["fixed: rail r removed: 10.0.0.1:1", "fixed: rail s removed: 10.0.0.1:2"]
+        );
+        assert_eq!(changed(A, &format!("{}{A}", rail("r", 1))), ["fixed: rail r added: 10.0.0.1:1"]);
         let settings = format!("name = 'n'\nstate_dir = 's'\ninsecure = true\nshm = false\n{A}");
         let changes = compare(&config(A), &config(&settings));
         let keys: Vec<_> = changes.iter().map(|change| change.parts().1).collect();
@@ -500,6 +556,13 @@ mod tests {
         assert_eq!(changed(&slots("d"), &two), ["domain vm changed: slots added: e"]);
         assert_eq!(changed(&two, &slots("d")), ["domain vm changed: slots removed: e"]);
         let moved = slots("d").replace("'s'", "'elsewhere'");
-        assert_eq!(changed(&slots("d"), &moved), ["fixed: domain vm changed: what slot d is"]);
+        let [change] = &changed(&slots("d"), &moved)[..] else { panic!() };
+        assert_eq!(*change, "domain vm changed: slot d: socket /etc/causeway/s to /etc/causeway/elsewhere");
+        let line = format!("line = '{}'\n", example().reveal());
+        let preset = format!("{}mode = '0660'\n{line}", slots("d"));
+        let what = "slot d: who may connect, attached nothing to nvme0 from 192.0.2.1:7411";
+        assert_eq!(changed(&slots("d"), &preset), [format!("domain vm changed: {what}")]);
+        let bus = format!("{}bus = 'rp1'\n", slots("d"));
+        assert_eq!(changed(&slots("d"), &bus), ["fixed: domain vm changed: the bus of slot d"]);
     }
 }

@@ -75,7 +75,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base::ids::{DomainBlock, Group, NodeId};
+use base::ids::{DomainBlock, Group, NodeId, RailId};
 use node::Protection;
 use rustix::fs::OFlags;
 
@@ -128,6 +128,8 @@ pub struct Rail {
     pub name: String,
     /// The local address, and the port if one was chosen.
     pub listen: Listen,
+    /// Its id, as both ends of a loan know it; `None`: the lowest one that is free.
+    pub id: Option<RailId>,
 }
 
 /// A drive of which functions are lent.

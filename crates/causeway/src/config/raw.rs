@@ -54,11 +54,12 @@ pub(super) struct Slot {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a rail: [[rails]] with name, listen and perhaps port")]
+#[serde(deny_unknown_fields, expecting = "a rail: [[rails]] with name, listen and perhaps port and id")]
 pub(super) struct Rail {
     pub(super) name: Spanned<String>,
     pub(super) listen: Spanned<String>,
     pub(super) port: Option<Spanned<i64>>,
+    pub(super) id: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use base::ids::{Group, NodeId};
+use base::ids::{Group, NodeId, RailId};
 use clap::ValueEnum;
 use node::{Limit, Protection};
 use toml::Spanned;
@@ -122,6 +122,11 @@ impl Check<'_> {
             .filter_map(|(raw, rail)| Some((raw.listen.span().start, rail.as_ref()?.listen)))
             .collect();
         self.twice("address", listens.iter().map(|(at, listen)| (*at, listen)));
+        let ids: Vec<(usize, RailId)> = rails
+            .iter()
+            .filter_map(|(raw, rail)| Some((raw.id.as_ref()?.span().start, rail.as_ref()?.id?)))
+            .collect();
+        self.twice("rail id", ids.iter().map(|(at, id)| (*at, id)));
         rails.into_iter().filter_map(|(_, rail)| rail).collect()
     }
 
@@ -146,7 +151,17 @@ impl Check<'_> {
                 _ => self.wrong(at, "a port is a number from 1 to 65535"),
             }
         }
-        Some(Rail { name: name.clone(), listen })
+        let id = raw.id.as_ref().and_then(|id| {
+            let found = u8::try_from(*id.get_ref()).ok().and_then(RailId::new);
+            if found.is_none() {
+                self.wrong(
+                    id.span().start,
+                    format_args!("the id of a rail is a number from 0 to {}", RAILS_MAX - 1),
+                );
+            }
+            found
+        });
+        Some(Rail { name: name.clone(), listen, id })
     }
 
     fn devices(&mut self, raw: &[Spanned<raw::Device>]) -> Vec<Device> {

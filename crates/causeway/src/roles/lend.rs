@@ -235,13 +235,19 @@ pub(super) fn begin(drive: &DriveSpec, name: &FunctionName, state: &StateDir) ->
     Ok(())
 }
 
-/// The lines of what this node lends over `rails`.
+/// Where these rails are.
+pub(super) fn addresses_of<'a>(rails: impl IntoIterator<Item = &'a Rail>) -> Addresses {
+    let mut addresses = Addresses::NONE;
+    rails.into_iter().for_each(|rail| addresses.set(rail.id, rail.socket.local().into()));
+    addresses
+}
+
+/// The lines of what this node lends at these addresses.
 pub(super) fn lines<'a>(
     lender: Lender,
     loans: impl IntoIterator<Item = &'a LoanSpec>,
-    rails: &[Rail],
+    addresses: Addresses,
 ) -> Result<Vec<String>, Failure> {
-    let addresses: Addresses = rails.iter().map(|rail| rail.socket.local().into()).collect();
     loans
         .into_iter()
         .map(|loan| {

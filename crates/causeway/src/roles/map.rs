@@ -93,12 +93,11 @@ fn base_of(domain: u32) -> u64 {
 /// The rails that lead to the peer of a loan and answer.
 fn rails(view: &View<'_>, cells: LoanView<'_>) -> Vec<String> {
     let memory = view.shared_memory(cells).filter(|memory| memory.up).map(|_| "shm".to_owned());
-    let rails = view.spec().rails.iter().enumerate();
-    let up = rails.filter(|(rail, _)| {
-        let seen = view.rail(cells, *rail);
+    let up = view.spec().rails.iter().filter(|rail| {
+        let seen = view.rail(cells, rail);
         seen.up && seen.peer.is_some()
     });
-    memory.into_iter().chain(up.map(|(_, rail)| rail.name.clone())).collect()
+    memory.into_iter().chain(up.map(|rail| rail.name.clone())).collect()
 }
 
 fn granted(grant: &Grant, loan: &LoanSpec, own: &MapDomain, peer: &MapDomain, owner: &str) -> MapGrant {

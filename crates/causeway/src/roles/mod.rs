@@ -54,7 +54,8 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let lent = lend::open(&devices, &state)?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
     let domains = DomainBlock::of(state.identity().id());
-    let lines = lend::lines(state.identity().lends_in(domains.node()), &lent.loans, &rails)?;
+    let lines =
+        lend::lines(state.identity().lends_in(domains.node()), &lent.loans, lend::addresses_of(&rails))?;
     let parts = serve::Parts {
         lent,
         protection: args.protection.protection(),
@@ -121,7 +122,8 @@ pub fn node(config: Config, file: &std::path::Path) -> Result<(), Failure> {
     };
     let own = state.identity().id();
     let domains = config.domain_block.unwrap_or(DomainBlock::of(own));
-    let lines = lend::lines(state.identity().lends_in(domains.node()), &lent.loans, &rails)?;
+    let lines =
+        lend::lines(state.identity().lends_in(domains.node()), &lent.loans, lend::addresses_of(&rails))?;
     let node = serve::Node::start(serve::Parts {
         name: config.name.clone(),
         domains,

@@ -68,7 +68,7 @@ pub(super) fn toward(addresses: &Addresses, least: usize) -> Result<Vec<agent::R
 /// Rails that nobody has named: `rail0`, `rail1`, ... in the order of the line.
 pub(super) fn named(listen: Vec<Listen>) -> Vec<Rail> {
     let rails = listen.into_iter().enumerate();
-    rails.map(|(index, listen)| Rail { name: format!("rail{index}"), listen }).collect()
+    rails.map(|(index, listen)| Rail { name: format!("rail{index}"), listen, id: None }).collect()
 }
 
 /// A rail with the address of one before it.
@@ -89,8 +89,54 @@ fn default_addresses() -> Vec<Listen> {
 }
 
 fn bind_all(chosen: &[Rail], port: u16) -> Result<Vec<agent::Rail>, Failure> {
-    let bound = chosen.iter().map(|Rail { name, listen }| {
-        Ok(agent::Rail { name: name.clone(), socket: bind(listen.address, listen.port.unwrap_or(port))? })
+    let bound = chosen.iter().zip(ids(chosen, &[])?).map(|(Rail { name, listen, .. }, id)| {
+        let socket = bind(listen.address, listen.port.unwrap_or(port))?;
+        Ok(agent::Rail { id, name: name.clone(), socket })
+    });
+    let mut bound: Vec<agent::Rail> = bound.collect::<Result<_, Failure>>()?;
+    bound.sort_by_key(|rail| rail.id);
+    Ok(bound)
+}
+
+/// The ids of rails beside those that are `taken`: what they say, else the lowest that are free.
+fn ids(chosen: &[Rail], taken: &[RailId]) -> Result<Vec<RailId>, Failure> {
+    let mut taken: Vec<RailId> =
+        taken.iter().copied().chain(chosen.iter().filter_map(|rail| rail.id)).collect();
+    let id = |rail: &Rail| {
+        let free = || {
+            let free = RailId::ALL.into_iter().find(|id| !taken.contains(id))?;
+            taken.push(free);
+            Some(free)
+        };
+        let full = || Failure::refused(format!("a node has at most {RAILS_MAX} rails"));
+        rail.id.or_else(free).ok_or_else(full)
+    };
+    chosen.iter().map(id).collect()
+}
+
+/// Binds rails that come to a node that has these, whose ids they do not take.
+pub(super) fn listen_more(
+    chosen: &[Rail],
+    present: &[&agent::Rail],
+    state: &StateDir,
+) -> Result<Vec<agent::Rail>, Failure> {
+    let taken: Vec<RailId> = present.iter().map(|rail| rail.id).collect();
+    if let Some((rail, id)) =
+        chosen.iter().find_map(|rail| Some((rail, rail.id.filter(|id| taken.contains(id))?)))
+    {
+        let other = present.iter().find(|it| it.id == id).map_or("", |it| it.name.as_str());
+        return Err(Failure::refused(format!(
+            "rail {} cannot have id {id} while rail {other} has it: take that one out of the file and reload first, or \
+             choose another id",
+            rail.name
+        )));
+    }
+    // All that say nothing else share a port, as at a start.
+    let shared = present.first().map(|rail| rail.socket.local().port());
+    let port = state.port().or(shared).unwrap_or(PORT_FIRST);
+    let bound = chosen.iter().zip(ids(chosen, &taken)?).map(|(Rail { name, listen, .. }, id)| {
+        let socket = bind(listen.address, listen.port.unwrap_or(port))?;
+        Ok(agent::Rail { id, name: name.clone(), socket })
     });
     bound.collect()
 }
@@ -108,4 +154,49 @@ fn bind(address: IpAddr, port: u16) -> Result<RailSocket, Failure> {
         ErrorKind::AddrNotAvailable => Failure::refused(format!("{address} is no address of this machine")),
         _ => Failure::io(format!("cannot listen at {local}"), &error),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rails_have_the_ids_they_say_and_others_the_lowest_free_ones() {
+        let rail = |id: Option<u8>| Rail {
+            name: "r".to_owned(),
+            listen: "127.0.0.1".parse().unwrap(),
+            id: id.map(|id| RailId::new(id).unwrap()),
+        };
+        let of = |chosen: &[Option<u8>], taken: &[u8]| {
+            let chosen: Vec<Rail> = chosen.iter().map(|id| rail(*id)).collect();
+            let taken: Vec<RailId> = taken.iter().map(|id| RailId::new(*id).unwrap()).collect();
+            let ids = ids(&chosen, &taken).map_err(|failure| failure.message().to_owned())?;
+            Ok::<Vec<u8>, String>(ids.into_iter().map(RailId::get).collect())
+        };
+        assert_eq!(of(&[None, None], &[]), Ok(vec![0, 1]));
+        assert_eq!(of(&[None, Some(0), None], &[]), Ok(vec![1, 0, 2]));
+        assert_eq!(of(&[None], &[0, 2]), Ok(vec![1]));
+        assert!(of(&[None], &[0, 1, 2, 3]).unwrap_err().contains("at most 4"));
+    }
+
+    /// Nothing has changed then.
+    #[test]
+    fn an_id_that_another_rail_has_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let chosen = |name: &str, port, id| Rail {
+            name: name.to_owned(),
+            listen: Listen { address: Ipv4Addr::LOCALHOST.into(), port: Some(port) },
+            id,
+        };
+        let present = bind_all(&[chosen("left", 0, None)], 0).unwrap();
+        let present: Vec<&agent::Rail> = present.iter().collect();
+        let more =
+            |rail| listen_more(&[rail], &present, &state).map_err(|failure| failure.message().to_owned());
+        let why = more(chosen("right", 0, Some(RailId::default()))).err().unwrap();
+        assert!(why.contains("rail right cannot have id 0 while rail left has it"), "{why}");
+        let taken = present[0].socket.local().port();
+        assert!(more(chosen("right", taken, None)).err().unwrap().contains("in use"));
+        assert_eq!(more(chosen("right", 0, None)).unwrap()[0].id.get(), 1);
+    }
 }

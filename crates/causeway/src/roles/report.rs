@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base::ids::NodeId;
 use base::times::HOLD;
-use io::agent::{Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
+use io::agent::{self, Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::event::Event;
 use node::{
     Cause, ChannelStats, Cipher, DriverCells, FunctionCells, FunctionId, Name, Right, ServerCells,
@@ -45,7 +45,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
         }
         // Rails are the node's, but peers and round trips are a loan's: the first loan stands for all.
         if status.rails.is_empty() {
-            status.rails = (0..spec.rails.len()).map(|rail| rail_of(view, cells, rail)).collect();
+            status.rails = spec.rails.iter().map(|rail| rail_of(view, cells, rail)).collect();
         }
         // Loans with one peer have one memory together.
         if cells.peer_place().is_some_and(|peer| neighbours.insert(peer)) {
@@ -104,8 +104,8 @@ pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
 }
 
 fn add_rails(view: &View<'_>, cells: LoanView<'_>, rails: &mut Vec<trouble::Rail>) {
-    for (index, rail) in view.spec().rails.iter().enumerate() {
-        let seen = view.rail(cells, index);
+    for rail in &view.spec().rails {
+        let seen = view.rail(cells, rail);
         let Some(to) = seen.peer.map(|peer| peer.to_string()) else { continue };
         match rails.iter_mut().find(|known| known.name == rail.name && known.to == to) {
             Some(known) => known.is_up |= seen.up,
@@ -236,7 +236,7 @@ fn card(view: &View<'_>) -> Card {
     }
 }
 
-fn rail_of(view: &View<'_>, cells: LoanView<'_>, rail: usize) -> Rail {
+fn rail_of(view: &View<'_>, cells: LoanView<'_>, rail: &agent::Rail) -> Rail {
     let seen = view.rail(cells, rail);
     let state = match (seen.peer, seen.up) {
         (None, _) => "idle",
@@ -244,7 +244,7 @@ fn rail_of(view: &View<'_>, cells: LoanView<'_>, rail: usize) -> Rail {
         (Some(_), false) => "down",
     };
     Rail {
-        name: view.spec().rails[rail].name.clone(),
+        name: rail.name.clone(),
         medium: "udp".to_owned(),
         local: seen.local.to_string(),
         peer: seen.peer.map(|peer| peer.to_string()).unwrap_or_default(),

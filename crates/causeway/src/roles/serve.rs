@@ -191,6 +191,7 @@ impl Node {
         let last_writes =
             last_writes.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
         let held = loans.iter().filter(|loan| loan.tenancy.is_held).map(|loan| loan.tenancy.node);
+        state.forget_strangers()?;
         let holders = state.holders(&held.collect())?;
         let spec = NodeSpec {
             name: name.to_string(),
@@ -266,7 +267,7 @@ impl Node {
                 }
                 self.note_leaving(event, observer);
             }
-            let turned = self.domains.turn(&mut self.agent);
+            let turned = self.domains.turn(&mut self.agent, &self.state);
             turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
             self.follow_leaving(observer);
             if self.hangups.as_mut().is_some_and(Hangups::take) {

@@ -4,7 +4,8 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::io::users::{group_id, user_id};
 use rustix::fs::{Gid, Mode, Uid};
@@ -34,6 +35,52 @@ pub(super) fn bind(path: &Path, access: &SocketAccess) -> Result<UnixListener, F
         };
         Failure::io(format!("cannot make the socket {shown} ({advice})"), &error)
     })
+}
+
+/// A socket that listens, and is gone if nobody takes it.
+pub(super) struct Reserved {
+    listener: Option<UnixListener>,
+    /// Where it lies,
+    at: PathBuf,
+    /// and where it is to lie.
+    path: PathBuf,
+}
+
+impl Reserved {
+    /// As [`bind`]. `is_ours`: this node listens there still, so the new socket takes that place only when it is
+    /// installed.
+    pub(super) fn bind(path: &Path, access: &SocketAccess, is_ours: bool) -> Result<Self, Failure> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let beside = || {
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            path.with_file_name(format!(".{:x}.{number:x}", std::process::id()))
+        };
+        let at = if is_ours { beside() } else { path.to_owned() };
+        Ok(Self { listener: Some(bind(&at, access)?), at, path: path.to_owned() })
+    }
+
+    /// Where it is to lie.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Who connects there comes to it from now on.
+    pub(super) fn install(mut self) -> Result<UnixListener, Failure> {
+        let shown = self.path.display();
+        if self.at != self.path {
+            std::fs::rename(&self.at, &self.path)
+                .map_err(|error| Failure::io(format!("cannot make the socket {shown}"), &error))?;
+        }
+        self.listener.take().ok_or_else(|| Failure::failed(format!("the socket {shown} is gone")))
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.listener.is_some() {
+            let _ = std::fs::remove_file(&self.at);
+        }
+    }
 }
 
 struct Ids {
@@ -111,6 +158,28 @@ mod tests {
         // What a dead one has left is replaced.
         bind(&path, &SocketAccess { mode: None, ..access }).unwrap();
         assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    /// The new one is there before the old one goes, and nobody finds neither.
+    #[test]
+    fn a_socket_takes_the_place_of_our_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vm.sock");
+        let old = bind(&path, &SocketAccess::default()).unwrap();
+        let access = SocketAccess { mode: Some(0o640), ..SocketAccess::default() };
+        assert!(Reserved::bind(&path, &access, false).is_err(), "it is in use");
+        old.accept().expect("who asked has connected");
+        drop(Reserved::bind(&path, &access, true).unwrap());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left of it");
+        let reserved = Reserved::bind(&path, &access, true).unwrap();
+        assert_eq!(reserved.path(), path);
+        let new = reserved.install().unwrap();
+        new.set_nonblocking(true).unwrap();
+        old.set_nonblocking(true).unwrap();
+        let _client = UnixStream::connect(&path).unwrap();
+        assert!(new.accept().is_ok() && old.accept().is_err());
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

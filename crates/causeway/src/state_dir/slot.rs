@@ -1,4 +1,5 @@
-//! What is attached to a slot: a file `slot.DOMAIN.SLOT`, `GENERATION,LINE`, with `-` for nothing.
+//! What is attached to a slot: a file `slot.DOMAIN.SLOT`, `GENERATION,LINE`, with `-` for nothing and `=` for what the
+//! node's file says.
 
 use super::file::{Named, read_value, write_value};
 use super::{StateDir, StateError};
@@ -11,7 +12,18 @@ pub struct Attachment {
     /// Counts the decisions: 1 for the first.
     pub generation: u64,
     /// What is attached.
-    pub line: Option<Line>,
+    pub attached: Attached,
+}
+
+/// What is attached to a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attached {
+    /// What the node's file says: that was changed after somebody had decided something else.
+    Preset,
+    /// Nothing.
+    Nothing,
+    /// The function of this line.
+    Line(Box<Line>),
 }
 
 impl StateDir {
@@ -22,8 +34,12 @@ impl StateDir {
     pub fn attachment(&self, slot: &SlotName) -> Result<Option<Attachment>, StateError> {
         let Some(Named { file, value }) = read_value(self.path(), &file_of(slot))? else { return Ok(None) };
         let parsed = value.split_once(',').and_then(|(generation, line)| {
-            let line = if line == "-" { None } else { Some(line.parse().ok()?) };
-            Some(Attachment { generation: generation.parse().ok()?, line })
+            let attached = match line {
+                "-" => Attached::Nothing,
+                "=" => Attached::Preset,
+                line => Attached::Line(Box::new(line.parse().ok()?)),
+            };
+            Some(Attachment { generation: generation.parse().ok()?, attached })
         });
         parsed.map(Some).ok_or(StateError::Damaged { file, why: "it names no line" })
     }
@@ -33,7 +49,11 @@ impl StateDir {
     /// # Errors
     /// The system said no; the last decision still holds.
     pub fn set_attachment(&self, slot: &SlotName, attachment: &Attachment) -> Result<(), StateError> {
-        let line = attachment.line.as_ref().map_or("-".to_owned(), |line| line.reveal());
+        let line = match &attachment.attached {
+            Attached::Preset => "=".to_owned(),
+            Attached::Nothing => "-".to_owned(),
+            Attached::Line(line) => line.reveal(),
+        };
         write_value(self.path(), &file_of(slot), &format!("{},{line}", attachment.generation))
     }
 }
@@ -54,10 +74,14 @@ mod tests {
         let slot: SlotName = "vm1/disk.0".parse().unwrap();
         assert_eq!(state.attachment(&slot).unwrap(), None);
         let line = crate::line::tests::example();
-        let attached = Attachment { generation: u64::from(u32::MAX), line: Some(line) };
+        let attached =
+            Attachment { generation: u64::from(u32::MAX), attached: Attached::Line(Box::new(line)) };
         state.set_attachment(&slot, &attached).unwrap();
         assert_eq!(state.attachment(&slot).unwrap(), Some(attached));
-        let vacant = Attachment { generation: 1 << 32, line: None };
+        let preset = Attachment { generation: 1 << 32, attached: Attached::Preset };
+        state.set_attachment(&slot, &preset).unwrap();
+        assert_eq!(state.attachment(&slot).unwrap(), Some(preset));
+        let vacant = Attachment { generation: (1 << 32) + 1, attached: Attached::Nothing };
         state.set_attachment(&slot, &vacant).unwrap();
         drop(state);
         let state = StateDir::open(&path).unwrap();

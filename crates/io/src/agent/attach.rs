@@ -6,6 +6,8 @@
 //! more of it than of any other death.
 
 use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use base::ids::NodeId;
 use node::SessionCells;
@@ -36,6 +38,14 @@ pub(super) fn least_incarnation(loans: &[LoanSpec], lender: NodeId) -> u64 {
 }
 
 impl LoanEnd {
+    fn edge_mut(&mut self) -> Option<&mut Edge> {
+        match self {
+            Self::Borrow { edge, .. } => Some(edge),
+            Self::Vacant { edge } => edge.as_mut(),
+            Self::Lend { .. } => None,
+        }
+    }
+
     /// What was borrowed is not any more: nobody new may connect.
     pub(super) fn vacate(&mut self) {
         let Self::Borrow { edge, .. } = self else { return };
@@ -113,6 +123,22 @@ impl Agent {
     pub fn set_present(&mut self, loan: usize, is_present: bool) {
         self.core.handle_presence(loan, is_present);
         self.follow();
+    }
+
+    /// The machine of a slot connects at this path from now on, where this socket lies, if anybody is to come. The one
+    /// before is closed.
+    pub fn move_edge(&mut self, loan: usize, to: &Path, socket: Option<UnixListener>) {
+        self.slots.ignore_one(&self.spec.loans, loan, &self.waiter);
+        let edge = self.spec.loans.get_mut(loan).and_then(|loan| loan.end.edge_mut());
+        let Some(Edge::Vm { path, listener, .. }) = edge else { return };
+        if path != to {
+            stop_listening_at(path, listener);
+        }
+        (*path, *listener) = (to.to_owned(), socket);
+        if let Err(error) = self.slots.listen_one(&self.spec.loans, loan, &self.waiter) {
+            // As where there are no descriptors for clients: they wait, and this is tried again.
+            self.stop_accepting(&error);
+        }
     }
 
     /// Nobody new is accepted at a place that has no loan any more.

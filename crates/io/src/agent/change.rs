@@ -6,7 +6,7 @@
 
 use std::io;
 
-use node::{LoanKind, MAX_DRIVES, MAX_LOANS, Tenancy};
+use node::{LoanKind, MAX_DRIVES, MAX_LOANS, Tenancy, Whereabouts};
 
 use super::drives::Seen;
 use super::lenders::Lenders;
@@ -22,6 +22,8 @@ pub struct Arrivals {
     pub drives: Vec<(usize, DriveSpec)>,
     /// Loans with their places, those of the functions of these drives among them.
     pub loans: Vec<(usize, LoanSpec)>,
+    /// Where those are who have functions of these drives, as was made durable.
+    pub holders: Vec<Whereabouts>,
 }
 
 /// A drive that was lent, and is not any more.
@@ -108,6 +110,10 @@ impl Agent {
             self.images.come(place, &drive);
             self.spec.drives[place] = Some(drive);
         }
+        // What is known of a node since it was written down is newer.
+        let is_news = |it: &Whereabouts| self.spec.holders.iter().all(|known| known.key != it.key);
+        let news: Vec<Whereabouts> = arrivals.holders.into_iter().filter(is_news).collect();
+        self.spec.holders.extend(news);
         let coming: Vec<usize> = arrivals.loans.iter().map(|(place, _)| *place).collect();
         let told: Vec<Told> =
             arrivals.loans.into_iter().map(|(place, loan)| self.seat(place, loan)).collect();
@@ -242,13 +248,20 @@ impl Agent {
     /// Tells the card of a drive that is lent from now on.
     pub(super) fn tell_drive(&mut self, drive: usize) {
         let Some(spec) = self.spec.drive(drive) else { return };
-        let loans = loans_of(&self.spec.loans, drive).into_iter();
+        let places = loans_of(&self.spec.loans, drive);
+        let has_any = |holder: &&Whereabouts| {
+            let mut tenancies = places.iter().map(|place| &self.spec.loans[*place].tenancy);
+            tenancies.any(|tenancy| tenancy.is_held && tenancy.node == holder.node())
+        };
+        let holders = self.spec.holders.iter().filter(has_any).cloned().collect();
         let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
+        let loans = places.iter().copied();
         let loans = loans.map(|place| (place, self.loan_config(&self.spec.loans[place], &mut lenders)));
         let coming = DriveComing {
             config: spec.config.clone(),
             medium: self.medium_plan(drive, spec),
             loans: loans.collect(),
+            holders,
         };
         let paper = plan::write(self.spec.identity.id(), &coming);
         let Some(card) = &mut self.card else { return };

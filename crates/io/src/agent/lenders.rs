@@ -8,7 +8,7 @@ use node::Route;
 
 use super::{LoanEnd, LoanSpec, Rail};
 use crate::address::{Addresses, RailAddress};
-use crate::udp::max_datagram_bytes;
+use crate::udp::{max_datagram_bytes, route_mtu};
 
 /// What is taken to be an MTU where the kernel knows none.
 const UNKNOWN_FRAME: usize = 1280;
@@ -42,16 +42,21 @@ impl<'a> Lenders<'a> {
 
     /// The ways to a lender at these addresses, by rail.
     pub(super) fn routes(&mut self, peers: &Addresses) -> Vec<Route> {
-        let mut route = |(id, peer): (RailId, RailAddress)| {
-            let rail = self.rails.get(id.index())?;
+        let rails = self.rails;
+        let route = |(id, peer): (RailId, RailAddress)| {
             let ask = || {
                 let RailAddress::Udp(to) = peer;
-                rail.socket.path_mtu(to).map_or(UNKNOWN_FRAME, |mtu| max_datagram_bytes(to, mtu))
+                // One that is not there may come.
+                let mtu = match rails.iter().find(|rail| rail.id == id) {
+                    Some(rail) => rail.socket.path_mtu(to),
+                    None => route_mtu(to),
+                };
+                mtu.map_or(UNKNOWN_FRAME, |mtu| max_datagram_bytes(to, mtu))
             };
             let max_frame = *self.frames.entry((id, peer)).or_insert_with(ask);
-            Some(Route { rail: id, peer: peer.into(), max_frame })
+            Route { rail: id, peer: peer.into(), max_frame }
         };
-        peers.iter().filter_map(&mut route).collect()
+        peers.iter().map(route).collect()
     }
 }
 

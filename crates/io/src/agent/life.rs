@@ -11,7 +11,7 @@ use super::lenders::Lenders;
 use super::{Agent, AgentEvent, log, token, view, watchdog};
 use crate::card::now;
 use crate::event::Event;
-use crate::messages::{self, ToCard, ToDrive, ToLoan, ToPeer};
+use crate::messages::{self, ToCard, ToDrive, ToLoan, ToPeer, ToRail};
 use crate::outbox::{Enclosure, Outbox};
 use crate::process::Child;
 use crate::ring::DrainError;
@@ -176,6 +176,10 @@ impl Agent {
                     }
                     _ => Enclosure::Gone,
                 },
+                ToCard::Rail(id, ToRail::Come { .. }) => {
+                    let rail = spec.rails.iter().find(|rail| rail.id == *id);
+                    rail.map_or(Enclosure::Gone, |rail| Enclosure::Descriptor(rail.socket.as_fd()))
+                }
                 ToCard::Drive(drive, ToDrive::Allow) => {
                     allowed.get(drive).map_or(Enclosure::Gone, |paper| Enclosure::Descriptor(paper.as_fd()))
                 }

@@ -13,6 +13,7 @@ mod lenders;
 mod life;
 mod log;
 mod neighbours;
+mod rails;
 mod slots;
 #[cfg(test)]
 mod test_loans;
@@ -27,11 +28,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainBlock, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{
+    CardGeneration, DomainBlock, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId,
+};
 pub use node::agent::{CardRecord, Condition};
 use node::{
     BorrowEdge, CardConfig, DriveConfig, FlashConfig, FunctionId, Lender, Limit, LoanConfig, LoanKind,
-    LoanRole, Name, NodeKey, NodeLedger, Protection, RailConfig, Refusal, Secret, Tenancy, Whereabouts,
+    LoanRole, Name, NodeKey, NodeLedger, Protection, Refusal, Secret, Tenancy, Whereabouts,
 };
 use tracing::debug;
 
@@ -64,8 +67,6 @@ const RING_ENTRIES: u32 = 512;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many clients of one socket a turn looks at, since there is more to do: who waits is told of again.
 const ACCEPTS_A_TURN: usize = 16;
-/// Frames that a lender offers: the borrower knows the path and says what it takes.
-const LENDER_FRAME: usize = crate::udp::MAX_DATAGRAM_BYTES;
 
 /// A node as its role wants it.
 pub struct NodeSpec {
@@ -77,7 +78,7 @@ pub struct NodeSpec {
     pub domains: DomainBlock,
     /// Which life of its ledger this is.
     pub incarnation: u64,
-    /// The rails, in the order that both sides of a loan know.
+    /// The rails, in the order of their ids.
     pub rails: Vec<Rail>,
     /// The drives of which it lends functions; `None`: no drive is in this place any more.
     pub drives: Vec<Option<DriveSpec>>,
@@ -141,6 +142,8 @@ pub struct DriveSpec {
 
 /// One rail of a node.
 pub struct Rail {
+    /// Its id, as both ends of a loan know it: no other one of the node has it.
+    pub id: RailId,
     /// Its name in `status` and logs.
     pub name: String,
     /// Its bound socket.
@@ -654,8 +657,7 @@ impl Agent {
             generation: CardGeneration(self.core.record().generation),
             seed,
             protection: feasible(spec.protection),
-            // The largest frames are those of what is lent: whatever the borrower says. A borrowed loan has its routes.
-            rails: RailConfig::first(spec.rails.len(), LENDER_FRAME),
+            rails: rails::configs(&spec.rails),
             drives: spec.drives.iter().map(|drive| Some(drive.as_ref()?.config.clone())).collect(),
             loans: spec.loans.iter().map(|loan| self.loan_config(loan, &mut lenders)).collect(),
             holders: spec.holders.clone(),
@@ -671,7 +673,7 @@ impl Agent {
             card,
             renews_keys: self.was_restored,
             has_ring: self.ring.is_some(),
-            offload: spec.rails.iter().map(|rail| rail.socket.features().gso).collect(),
+            rails: spec.rails.iter().map(|rail| (rail.id, rails::is_offloaded(rail))).collect(),
             media: spec.drives().map(|(place, drive)| (place, self.medium_plan(place, drive))).collect(),
             loads: spec.loans.iter().enumerate().filter_map(load).collect(),
         };

@@ -164,6 +164,12 @@ impl Slots {
         }
     }
 
+    /// Watches the listening socket of `loan`, if it is open.
+    pub(super) fn listen_one(&self, loans: &[LoanSpec], loan: usize, waiter: &Waiter) -> io::Result<()> {
+        let mut listeners = self.listeners(loans).filter(|(place, _)| *place == loan);
+        listeners.try_for_each(|(loan, listener)| clients::watch(listener, loan, waiter))
+    }
+
     /// Watches the listening socket of `loan` no longer.
     pub(super) fn ignore_one(&self, loans: &[LoanSpec], loan: usize, waiter: &Waiter) {
         if let Some(listener) = loans.get(loan).and_then(listener) {

@@ -2,14 +2,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::RuleSet;
-use base::ids::{NodeId, RailId};
+use base::ids::NodeId;
 use node::{
     Bdf, ChannelStats, Decoder, DriverCells, EdgeGauges, EndCells, FunctionCells, Grant, LoanParts,
     LobbyStats, NodeLedger, OfferCells, PeerCells, ServerCells, SessionCells, Sighting, SlotCells,
     StreamStats, Target, Tenancy,
 };
 
-use super::{CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec};
+use super::{CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use crate::address::RailAddress;
 use crate::impair::Impairment;
 use crate::memory::Mapping;
@@ -124,13 +124,14 @@ impl<'a> View<'a> {
         addresses.into_iter().flatten().filter_map(|(_, address)| address.try_into().ok()).collect()
     }
 
-    /// Rail `rail` of a loan.
-    pub fn rail(&self, loan: LoanView<'_>, rail: usize) -> RailView {
-        let edge = loan.edge();
+    /// This one of [`NodeSpec::rails`], as a loan has it.
+    pub fn rail(&self, loan: LoanView<'_>, rail: &Rail) -> RailView {
+        let (edge, local, id) = (loan.edge(), rail.socket.local().into(), rail.id);
+        let rail = id.index();
         let (rtt, state) = (edge.rtt_ns[rail].get(), edge.rail_state[rail].get());
-        let address = || loan.peer?.address_from(RailId::ALL[rail]).filter(|_| state > 0);
+        let address = || loan.peer?.address_from(id).filter(|_| state > 0);
         RailView {
-            local: self.spec.rails[rail].socket.local().into(),
+            local,
             peer: settled(address).flatten().and_then(|peer| peer.try_into().ok()),
             up: state == 2,
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
@@ -206,8 +207,8 @@ impl<'a> View<'a> {
 
     /// What is done on purpose to the rail of this name.
     pub fn impairment(&self, name: &str) -> Option<&'a Impairment> {
-        let rail = self.spec.rails.iter().position(|rail| rail.name == name)?;
-        Some(&self.shared.impairments[rail])
+        let rail = self.spec.rails.iter().find(|rail| rail.name == name)?;
+        Some(&self.shared.impairments[rail.id.index()])
     }
 
     /// Seconds since the peer of a loan was heard.

@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use base::Instant;
+use base::ids::RailId;
 use base::ledger::RawMemory;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -37,7 +38,8 @@ use self::rails::Rails;
 use self::slots::{Around, Slots};
 use crate::memory::Mapping;
 use crate::messages::{
-    self, FromDrive, FromLoan, FromPeer, Hex, LoanId, ToAgent, ToCard, ToDrive, ToLoan, ToPeer, ToSlot,
+    self, FromDrive, FromLoan, FromPeer, Hex, LoanId, ToAgent, ToCard, ToDrive, ToLoan, ToPeer, ToRail,
+    ToSlot,
 };
 use crate::outbox::{Enclosure, Outbox};
 use crate::plan::{self, Allowed, DriveComing, LEDGER_OFFSET, Plan, REACH, descriptor, parts_of};
@@ -302,7 +304,7 @@ impl<'m> Driver<'m> {
 
     /// A drive is lent from now on, unless it was when the card began.
     fn lend(&mut self, drive: usize, image: OwnedFd, paper: OwnedFd) -> io::Result<()> {
-        let (_, DriveComing { config, medium, loans }) = plan::take(paper)?;
+        let (_, DriveComing { config, medium, loans, holders }) = plan::take(paper)?;
         config.check().map_err(io::Error::other)?;
         if loans.iter().any(|(place, loan)| self.has(*place, loan.life)) {
             return Ok(());
@@ -310,7 +312,7 @@ impl<'m> Driver<'m> {
         self.make_room(loans.iter().map(|(place, loan)| (*place, loan)))?;
         let places: Vec<usize> = loans.iter().map(|(place, _)| *place).collect();
         self.media.come(drive, (&config, &medium), image, &places, &self.waiter)?;
-        self.card.lend(self.now, drive, config, loans).map_err(io::Error::other)?;
+        self.card.lend(self.now, drive, config, loans, &holders).map_err(io::Error::other)?;
         self.card.clear_fault(self.now, drive, medium.cleared);
         if medium.has_lost {
             self.card.note_fault(self.now, drive);
@@ -354,6 +356,7 @@ impl<'m> Driver<'m> {
                 ToCard::Loan(loan, what) => self.hear_of_loan(loan, what, enclosed)?,
                 ToCard::Drive(drive, what) => self.hear_of_drive(drive, what, enclosed)?,
                 ToCard::Peer(peer, what) => self.hear_of_peer(peer, what, enclosed)?,
+                ToCard::Rail(rail, what) => self.hear_of_rail(rail, what, enclosed)?,
                 ToCard::RenewKeys { seed, life } => self.card.renew_keys(self.now, seed.0, life),
                 ToCard::ShutDown => {
                     self.slots.shut_down(&mut self.card, self.now);
@@ -477,6 +480,24 @@ impl<'m> Driver<'m> {
             }
             ToPeer::Parted => self.with_private(|private, mut beside| private.detach(peer, &mut beside)),
         }
+    }
+
+    fn hear_of_rail(
+        &mut self,
+        rail: RailId,
+        what: ToRail,
+        mut enclosed: impl Iterator<Item = OwnedFd>,
+    ) -> io::Result<()> {
+        match what {
+            ToRail::Come { config, offload } => {
+                // The next card has room for the descriptor, or the one after it.
+                let no_room = || io::Error::other("there is no room for descriptors");
+                let socket = enclosed.next().ok_or_else(no_room)?;
+                self.rails.add(rail, config, offload, socket, &self.waiter)?;
+            }
+            ToRail::Go => self.rails.remove(rail, &self.waiter),
+        }
+        self.card.set_rails(self.now, self.rails.configs()).map_err(io::Error::other)
     }
 
     /// Gives the agent what it is to keep of drives. True if there was any.

@@ -1,9 +1,9 @@
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use base::Instant;
-use base::ids::RailId;
-use node::{Card, Rooms, Way};
+use base::ids::{CardGeneration, RailId};
+use node::{Card, RailConfig, Rooms, Way};
 
 use super::private::Private;
 use super::{HOT, token};
@@ -23,13 +23,16 @@ const SEND_FRAMES: usize = 128;
 
 /// The rails of a card, by id: its UDP sockets, and what the demo and the tests do to them.
 pub(super) struct Rails<'m> {
-    rails: Vec<Rail<'m>>,
+    rails: [Option<Rail<'m>>; RailId::COUNT],
+    shared: &'m SharedCells,
+    generation: CardGeneration,
     buffer: Box<[u8]>,
     frames: Vec<Frame>,
 }
 
 struct Rail<'m> {
     socket: RailSocket,
+    config: RailConfig,
     impairment: &'m Impairment,
     outgoing: Impairer,
     incoming: Impairer,
@@ -64,28 +67,62 @@ impl Rooms for Outbound<'_> {
 
 impl<'m> Rails<'m> {
     pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
-        let mut rails = Vec::new();
-        for (index, offload) in plan.offload.iter().enumerate() {
+        let (buffer, frames) = (vec![0; SEND_BYTES].into(), Vec::with_capacity(SEND_FRAMES));
+        let rails = [const { None }; RailId::COUNT];
+        let mut all = Self { rails, shared, generation: plan.card.generation, buffer, frames };
+        for (index, (id, offload)) in plan.rails.iter().enumerate() {
             // SAFETY: the agent gives the rails at these numbers; nothing else in this process owns them.
             let fd = unsafe { inherited(descriptor::FIRST + index as RawFd)? };
-            let socket = RailSocket::from_fd(fd, *offload)?;
-            waiter.register(socket.as_fd(), token::RAIL + index as u64, Interest::READ)?;
-            let seed = plan.card.generation.0 << 8 | index as u64;
-            rails.push(Rail {
-                socket,
-                impairment: &shared.impairments[index],
-                outgoing: Impairer::new(Direction::Out, seed << 1),
-                incoming: Impairer::new(Direction::In, seed << 1 | 1),
-                more: true,
-                hot_until: Instant::ZERO,
-            });
+            let no_such = || io::Error::other("the plan has a rail that the card is not told of");
+            let config = plan.card.rails[id.index()].ok_or_else(no_such)?;
+            all.add(*id, config, *offload, fd, waiter)?;
         }
-        Ok(Self { rails, buffer: vec![0; SEND_BYTES].into(), frames: Vec::with_capacity(SEND_FRAMES) })
+        Ok(all)
+    }
+
+    /// A rail comes, in place of the one that has its id, if any does.
+    pub(super) fn add(
+        &mut self,
+        id: RailId,
+        config: RailConfig,
+        offload: bool,
+        socket: OwnedFd,
+        waiter: &Waiter,
+    ) -> io::Result<()> {
+        self.remove(id, waiter);
+        let index = id.index();
+        let socket = RailSocket::from_fd(socket, offload)?;
+        waiter.register(socket.as_fd(), token::RAIL + index as u64, Interest::READ)?;
+        let seed = self.generation.0 << 8 | index as u64;
+        self.rails[index] = Some(Rail {
+            socket,
+            config,
+            impairment: &self.shared.impairments[index],
+            outgoing: Impairer::new(Direction::Out, seed << 1),
+            incoming: Impairer::new(Direction::In, seed << 1 | 1),
+            more: true,
+            hot_until: Instant::ZERO,
+        });
+        Ok(())
+    }
+
+    /// The rail of this id goes, if there is one.
+    pub(super) fn remove(&mut self, id: RailId, waiter: &Waiter) {
+        if let Some(rail) = self.rails[id.index()].take() {
+            // The agent may have it open still.
+            let _ = waiter.deregister(rail.socket.as_fd());
+        }
+    }
+
+    /// As the card proper knows them.
+    pub(super) fn configs(&self) -> node::Rails {
+        RailId::ALL.map(|id| Some(self.rails[id.index()].as_ref()?.config))
     }
 
     /// Takes what has come on rail `index`. True if that was anything.
     pub(super) fn receive(&mut self, index: usize, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
-        let Some(rail) = self.rails.get_mut(index) else { return Ok(false) };
+        // What was readable on a rail that is gone is of no use.
+        let Some(rail) = self.rails.get_mut(index).and_then(Option::as_mut) else { return Ok(false) };
         let (socket, incoming, impairment) = (&mut rail.socket, &mut rail.incoming, rail.impairment);
         let id = RailId::ALL[index];
         let impaired = impairment.is_active();
@@ -106,15 +143,16 @@ impl<'m> Rails<'m> {
     /// purpose. True if that was anything.
     pub(super) fn receive_hot(&mut self, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
         let mut busy = false;
-        for index in 0..self.rails.len() {
-            if self.rails[index].more || now < self.rails[index].hot_until {
-                busy |= self.receive(index, card, now)?;
+        for id in RailId::ALL {
+            let is_hot = self.rails[id.index()].as_ref().is_some_and(|it| it.more || now < it.hot_until);
+            if is_hot {
+                busy |= self.receive(id.index(), card, now)?;
             }
-            let rail = &mut self.rails[index];
+            let Some(rail) = &mut self.rails[id.index()] else { continue };
             if !rail.incoming.is_empty() {
                 rail.incoming.release(rail.impairment, now.as_nanos(), |from, bytes| {
                     busy = true;
-                    card.handle_frame(now, RailId::ALL[index], RailAddress::from(from).into(), bytes);
+                    card.handle_frame(now, id, RailAddress::from(from).into(), bytes);
                 });
             }
         }
@@ -150,6 +188,7 @@ impl<'m> Rails<'m> {
         private.wake_readers();
         let mut busy = !self.frames.is_empty() || through_memory > 0;
         for (index, rail) in self.rails.iter_mut().enumerate() {
+            let Some(rail) = rail else { continue };
             if !self.frames.is_empty() {
                 let frames = self.frames.iter().filter(|frame| frame.rail == index);
                 rail.send(&self.buffer, frames, now)?;
@@ -162,7 +201,7 @@ impl<'m> Rails<'m> {
 
     /// When something that is held back is due.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let due = self.rails.iter().flat_map(|rail| {
+        let due = self.rails.iter().flatten().flat_map(|rail| {
             [rail.incoming.next_release_ns(), rail.outgoing.next_release_ns()].into_iter().flatten()
         });
         due.min().map(Instant::from_nanos)

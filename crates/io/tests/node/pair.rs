@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ::node::{DriveConfig, Limit, NodeKey};
-use base::ids::{DomainBlock, DomainId, Group};
+use base::ids::{DomainBlock, DomainId, Group, RailId};
 use io::MediumKind;
 use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::files::{Image, ImageOptions};
@@ -172,7 +172,7 @@ fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: L
         least_incarnation: 0,
         end,
     };
-    let rails = vec![Rail { name: "rail0".to_owned(), socket }];
+    let rails = vec![Rail { id: RailId::default(), name: "rail0".to_owned(), socket }];
     let Life { incarnation, shared_memory, .. } = life;
     NodeSpec {
         name: name.to_owned(),

@@ -14,6 +14,7 @@ use crate::cells::drive_owner;
 use crate::config::{LoanConfig, LoanRole};
 use crate::drive::Drive;
 use crate::loan::Loan;
+use crate::whereabouts::Whereabouts;
 
 impl<'m> Card<'m> {
     /// The ledger has grown where it lies: there is room for more.
@@ -40,8 +41,8 @@ impl<'m> Card<'m> {
         self.begin(place)
     }
 
-    /// A drive comes to a place that has none, or to the next one, with the loans of its functions; the others notice
-    /// nothing of it.
+    /// A drive comes to a place that has none, or to the next one, with the loans of its functions, and with where those
+    /// are who have some of them; the others notice nothing of it.
     ///
     /// # Errors
     /// The ledger is corrupt, or has no room for the drive. A loan for which it has none is
@@ -55,6 +56,7 @@ impl<'m> Card<'m> {
         drive: usize,
         config: DriveConfig,
         loans: Vec<(usize, LoanConfig)>,
+        holders: &[Whereabouts],
     ) -> Result<(), RegionError> {
         assert!(!self.leaving.contains(&drive), "a drive comes where there is none");
         assert!(self.drive(drive).is_none(), "nor is any left");
@@ -80,7 +82,11 @@ impl<'m> Card<'m> {
         journal.commit();
         // Whose its functions were in an earlier life of the node.
         self.lobby.set_tenants(frames::lobby_config(&self.config).tenants);
-        places.into_iter().try_for_each(|place| self.begin(place))
+        places.into_iter().try_for_each(|place| self.begin(place))?;
+        self.config.holders.retain(|known| holders.iter().all(|holder| holder.key != known.key));
+        self.config.holders.extend(holders);
+        // They are called as after a start.
+        self.expect_holders()
     }
 
     /// A drive is lent no more. Whoever has a function of it is told so; [`CardEvent::Withdrawn`] follows when nothing of

@@ -113,7 +113,7 @@ impl World<'_> {
         let (config, this) = (drive_config(function), &self.nodes[node]);
         let loan = this.lent_loan(&self.functions[function], function);
         let told = self.tell(node, drive, |card, now| {
-            card.lend(now, drive, config, vec![(drive, loan)]).expect("this ledger has room for it");
+            card.lend(now, drive, config, vec![(drive, loan)], &[]).expect("this ledger has room for it");
         });
         self.fleet.lent += u64::from(told);
     }

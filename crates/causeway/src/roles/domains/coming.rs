@@ -9,6 +9,7 @@ use crate::cli::{NodeName, SlotName};
 use crate::config::{Domain, Slot};
 use crate::exit::Failure;
 use crate::state_dir::StateDir;
+use crate::state_dir::slot::Attached;
 
 /// Slots that are to come: their sockets are bound, where something is attached to them, and go with this.
 pub(in crate::roles) struct Opened {
@@ -46,10 +47,14 @@ impl Opened {
             let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
             let decided = state.attachment(&name)?;
             let generation = decided.as_ref().map_or(0, |decided| decided.generation);
-            let line = decided.map_or_else(|| slot.preset.clone(), |decided| decided.line);
+            let line = match decided.map(|decided| decided.attached) {
+                None | Some(Attached::Preset) => slot.preset.clone(),
+                Some(Attached::Nothing) => None,
+                Some(Attached::Line(line)) => Some(*line),
+            };
             let mut place = Place::new(name, slot, machine, domain.remove_after, generation);
             let loan = match line {
-                Some(line) => place.loan(&line)?,
+                Some(line) => place.loan(&line, None)?,
                 None => place.vacancy(),
             };
             opened.places.push((place, Some(loan)));
@@ -126,6 +131,7 @@ impl Domains {
     pub(in crate::roles) fn let_go(&mut self, loan: usize, agent: &mut Agent) {
         if let Some(place) = self.places.get_mut(&loan) {
             place.is_leaving = true;
+            place.next = None;
             self.take_out(loan, agent);
         }
     }
@@ -163,6 +169,7 @@ impl Place {
             unused: None,
             told_timeouts: 0,
             is_leaving: false,
+            next: None,
         }
     }
 }

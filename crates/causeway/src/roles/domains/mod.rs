@@ -9,12 +9,14 @@
 //! ```
 
 mod blackouts;
+mod changing;
 mod coming;
 mod holds;
 mod machine;
 mod replaced;
 
 use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
@@ -22,6 +24,8 @@ use io::event::Event;
 use node::Tenancy;
 
 use self::blackouts::Blackouts;
+pub(super) use self::changing::Changing;
+use self::changing::Next;
 pub(super) use self::coming::Opened;
 use self::holds::{Change, Hold};
 use self::machine::{Machine, WATCH};
@@ -35,7 +39,7 @@ use crate::exit::Failure;
 use crate::line::Line;
 use crate::qmp::{Plug, QmpError};
 use crate::state_dir::StateDir;
-use crate::state_dir::slot::Attachment;
+use crate::state_dir::slot::{Attached, Attachment};
 use crate::status::Loan;
 
 /// How long a guest has after its function has gone, before QEMU is given up on: longer than the 5 s for which pciehp
@@ -85,6 +89,8 @@ struct Place {
     told_timeouts: u64,
     /// It is not in the file any more.
     is_leaving: bool,
+    /// What it is to be, as the file says, when who uses it has let go of it.
+    next: Option<Next>,
 }
 
 /// What a guest's function has come to, so that it has to get a new one.
@@ -186,7 +192,8 @@ impl Domains {
     /// When [`Domains::turn`] has something to do although nothing is readable.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let waits = |place: &Place| {
-            place.plug_at.is_some() || matches!(place.phase, Phase::Leaving { .. } | Phase::Returning { .. })
+            let is_going = matches!(place.phase, Phase::Leaving { .. } | Phase::Returning { .. });
+            is_going || place.plug_at.is_some() || place.next.is_some()
         };
         let is_watched = |place: &Place| {
             let is_of_interest = place.phase == Phase::Attached || place.hold != Hold::Free;
@@ -245,7 +252,7 @@ impl Domains {
             place.trouble = Some(why);
         } else if place.phase == Phase::Attaching {
             place.trouble = Some(why);
-            let decided = place.decide(None, state);
+            let decided = place.decide(Attached::Nothing, state);
             if let Err(error) = decided {
                 Event::SlotUndecided { slot: place.name.to_string(), error: error.to_string() }.say();
             }
@@ -255,7 +262,7 @@ impl Domains {
     }
 
     /// Takes what QEMU has said, and lets time pass.
-    pub(super) fn turn(&mut self, agent: &mut Agent) -> std::io::Result<()> {
+    pub(super) fn turn(&mut self, agent: &mut Agent, state: &StateDir) -> std::io::Result<()> {
         let answers: Vec<_> = self.monitors.values_mut().flat_map(Monitor::answers).collect();
         for (subject, outcome) in answers {
             self.answered(subject, outcome, agent);
@@ -296,6 +303,7 @@ impl Domains {
                 _ => {}
             }
         }
+        self.follow_changes(agent, state);
         self.look_after_machines(agent);
         self.hold_machines(agent);
         self.report_timeouts(agent);
@@ -475,52 +483,76 @@ impl Domains {
             let why = format!("{slot} is taken; `causeway detach {slot}` makes it vacant");
             return Response::Refused { why };
         }
-        let rails = agent.view().spec().rails.len();
-        if agent.is_shutting_down() {
-            return Response::Refused { why: "the node is ending; attach when it runs again".to_owned() };
+        let decides = |place: &mut Place| place.decide(Attached::Line(Box::new(line.clone())), state);
+        let attached = self.begin_if(loan, &line, None, agent, state, decides);
+        match attached {
+            Ok(()) => self.look(slot, agent),
+            Err(failure) => Response::Refused { why: failure.message().to_owned() },
         }
-        if line.addresses().rails() > rails {
-            let why =
-                format!("the line has {} addresses, and this node {rails} rails", line.addresses().len());
-            return Response::Refused { why };
-        }
-        let function = lend::function_id(line.secret().reveal());
-        let is_it = |other: &LoanSpec| !other.is_vacant() && other.function_id == function;
-        let has_it = |(at, other): (usize, &LoanSpec)| is_it(other).then_some(at);
-        if let Some(at) = agent.view().spec().loans.iter().enumerate().find_map(has_it) {
-            let holder =
-                self.places.get(&at).map_or("another loan".to_owned(), |holder| holder.name.to_string());
-            let why = format!("this node has {} already, in {holder}", line.function());
-            return Response::Refused { why };
-        }
-        let Some(place) = self.places.get_mut(&loan) else {
-            return Response::Refused { why: format!("{slot} is gone") };
-        };
+    }
+
+    /// What the file says is attached to a vacant slot, whose socket may be there already.
+    fn begin(
+        &mut self,
+        loan: usize,
+        line: &Line,
+        listener: Option<UnixListener>,
+        agent: &mut Agent,
+        state: &StateDir,
+    ) -> Result<(), Failure> {
+        self.begin_if(loan, line, listener, agent, state, |_| Ok(()))
+    }
+
+    /// Attaches something to a vacant slot when `decide` has made that durable.
+    fn begin_if(
+        &mut self,
+        loan: usize,
+        line: &Line,
+        listener: Option<UnixListener>,
+        agent: &mut Agent,
+        state: &StateDir,
+        decide: impl FnOnce(&mut Place) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.may_attach(line, agent)?;
+        let place = self.places.get_mut(&loan).ok_or_else(|| Failure::refused("the slot is gone"))?;
         place.is_asked_for = true;
         let attached = place
-            .loan(&line)
+            .loan(line, listener)
             .and_then(|spec| Ok(LoanSpec { life: state.begin_life()?, ..spec }))
-            .and_then(|spec| place.decide(Some(&line), state).map(|()| spec))
+            .and_then(|spec| decide(place).map(|()| spec))
             .and_then(|spec| {
                 agent.attach(loan, spec).map_err(|error| Failure::io("the loan cannot begin", &error))
             });
-        match attached {
-            Ok(()) => {
-                place.trouble = None;
-                self.look(slot, agent)
-            }
-            Err(failure) => {
-                if agent.view().spec().loans[loan].is_vacant() {
-                    place.phase = Phase::Vacant;
-                    // The next start of the node would attach it; if this cannot be written either, it may.
-                    if let Err(failure) = place.decide(None, state) {
-                        let error = failure.message().to_owned();
-                        Event::SlotUndecided { slot: slot.to_owned(), error }.say();
-                    }
-                }
-                Response::Refused { why: failure.message().to_owned() }
+        let slot = place.name.to_string();
+        if attached.is_ok() {
+            place.trouble = None;
+            Event::SlotAttached { slot, function: line.function().to_string() }.say();
+        } else if agent.view().spec().loans[loan].is_vacant() {
+            place.phase = Phase::Vacant;
+            // The next start of the node would attach it; if this cannot be written either, it may.
+            if let Err(failure) = place.decide(Attached::Nothing, state) {
+                Event::SlotUndecided { slot, error: failure.message().to_owned() }.say();
             }
         }
+        attached
+    }
+
+    /// Whether this node can have what a line says.
+    fn may_attach(&self, line: &Line, agent: &Agent) -> Result<(), Failure> {
+        if agent.is_shutting_down() {
+            return Err(Failure::refused("the node is ending; attach when it runs again"));
+        }
+        let view = agent.view();
+        let function = lend::function_id(line.secret().reveal());
+        let is_it = |other: &LoanSpec| !other.is_vacant() && other.function_id == function;
+        let has_it = |(at, other): (usize, &LoanSpec)| is_it(other).then_some(at);
+        if let Some(at) = view.spec().loans.iter().enumerate().find_map(has_it) {
+            let holder =
+                self.places.get(&at).map_or("another loan".to_owned(), |holder| holder.name.to_string());
+            let why = format!("this node has {} already, in {holder}", line.function());
+            return Err(Failure::refused(why));
+        }
+        Ok(())
     }
 
     /// Takes what is attached out of a slot.
@@ -532,8 +564,11 @@ impl Domains {
         let Some(place) = self.places.get_mut(&loan).filter(|place| place.phase != Phase::Vacant) else {
             return Response::Refused { why: format!("nothing is attached to {slot}") };
         };
-        if let Err(failure) = place.decide(None, state) {
+        if let Err(failure) = place.decide(Attached::Nothing, state) {
             return Response::Refused { why: failure.message().to_owned() };
+        }
+        if let Some(next) = &mut place.next {
+            next.attach_nothing();
         }
         self.take_out(loan, agent);
         self.look(slot, agent)
@@ -620,10 +655,14 @@ impl Place {
         Plug { id: format!("causeway-{}", self.name.slot), bus: self.slot.bus.clone(), socket }
     }
 
-    /// The loan of a line, with the socket.
-    fn loan(&mut self, line: &Line) -> Result<LoanSpec, Failure> {
+    /// The loan of a line, with the socket, which may be there already.
+    fn loan(&mut self, line: &Line, listener: Option<UnixListener>) -> Result<LoanSpec, Failure> {
         let path = self.slot.socket.clone();
-        let listener = Some(socket::bind(&path, &self.slot.access)?);
+        let listener = match listener {
+            Some(listener) => listener,
+            None => socket::bind(&path, &self.slot.access)?,
+        };
+        let listener = Some(listener);
         self.phase = Phase::Attaching;
         self.machine = Machine::Unseen;
         self.await_nothing();
@@ -648,8 +687,8 @@ impl Place {
     }
 
     /// Makes durable what is attached from now on.
-    fn decide(&mut self, line: Option<&Line>, state: &StateDir) -> Result<(), Failure> {
-        let attachment = Attachment { generation: self.generation + 1, line: line.cloned() };
+    fn decide(&mut self, attached: Attached, state: &StateDir) -> Result<(), Failure> {
+        let attachment = Attachment { generation: self.generation + 1, attached };
         state.set_attachment(&self.name, &attachment)?;
         self.generation = attachment.generation;
         Ok(())

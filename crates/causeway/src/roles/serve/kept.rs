@@ -1,5 +1,6 @@
 //! What the agent wants kept in the state folder.
 
+use base::ids::NodeId;
 use io::agent::AgentEvent;
 use io::event::Event;
 use node::Tenancy;
@@ -19,11 +20,17 @@ impl Node {
                 let stored = self.state.set_holder(holder).map_err(|error| error.to_string());
                 self.agent.holder_stored(*holder, stored);
             }
-            // What stays goes at the next start.
-            AgentEvent::ForgetHolder(node) => self.state.forget_holder(*node).unwrap_or_default(),
+            AgentEvent::ForgetHolder(node) => self.forget_holder(*node),
             AgentEvent::RaiseIncarnation { loan, seen } => self.catch_up(*loan, *seen),
             AgentEvent::Persist { drive, version, bytes } => self.keep_drive(*drive, *version, bytes),
             _ => {}
+        }
+    }
+
+    /// Unless it has something that is not lent now. What stays goes at the next start.
+    fn forget_holder(&self, node: NodeId) {
+        if !self.state.held_by().is_ok_and(|nodes| nodes.contains(&node)) {
+            self.state.forget_holder(node).unwrap_or_default();
         }
     }
 

@@ -91,19 +91,24 @@ impl Node {
         let changes = reload.compare(&wanted, self);
         changes.iter().for_each(|change| report.add(change));
         possible(&changes)?;
-        let coming = Coming::reserve(&changes, reload, self)?;
+        let mut coming = Coming::reserve(&changes, reload, self)?;
         coming.find_memory(self, !report.dry_run)?;
         let mut before = reload.leaving_still(&changes, self);
         before.extend(self.unlisted_still(&changes, &wanted));
+        before.extend(self.domains.changing_still(&changes, &self.agent));
         if report.dry_run {
-            self.foresee(&changes, report);
+            self.foresee(&changes, &coming, report);
             before.into_iter().for_each(|(change, whom)| report.add_pending(&change, whom));
             return Ok(());
         }
+        let mut changing = coming.take_changing();
         let arrived = coming.admit(self, observer)?;
         (report.card_replaced, report.lines) = (arrived.is_card_replaced, arrived.lines);
         for (at, change) in changes.iter().enumerate() {
-            let waits_for = self.perform(change, reload);
+            let waits_for = match changing.remove(&at) {
+                Some(slot) => self.domains.change(slot, &mut self.agent, &self.state),
+                None => self.perform(change, reload),
+            };
             let entry = &mut report.changes[at];
             entry.state = if waits_for.is_some() { Progress::Pending } else { Progress::Done };
             entry.waits_for = waits_for;
@@ -125,8 +130,10 @@ impl Node {
                 Event::DeviceKept { device: device.function.to_string() }.say();
                 None
             }
-            // They have come.
-            Change::DeviceAdded(_) | Change::SlotsAdded(..) | Change::Fixed(_) => None,
+            // They have come, or are seen to elsewhere.
+            Change::DeviceAdded(_) | Change::SlotsAdded(..) => None,
+            Change::RailAdded(_) | Change::RailRemoved(_) => None,
+            Change::SlotChanged(..) | Change::Fixed(_) => None,
             Change::LoanAdded(_) => Some(ANSWER.to_owned()),
             Change::DeviceRemoved(device) => {
                 let leaving = Leaving::device(device, self);
@@ -149,14 +156,17 @@ impl Node {
     }
 
     /// For whom changes would wait.
-    fn foresee(&self, changes: &[Change], report: &mut ReloadReport) {
-        for (change, entry) in changes.iter().zip(&mut report.changes) {
+    fn foresee(&self, changes: &[Change], coming: &Coming, report: &mut ReloadReport) {
+        for (at, (change, entry)) in changes.iter().zip(&mut report.changes).enumerate() {
             entry.waits_for = match change {
                 Change::DeviceRemoved(device) => self.drive_of(device).and_then(|drive| self.holder(drive)),
                 Change::Allow(device) => self.unlisted(device),
                 Change::LoanAdded(_) => Some(ANSWER.to_owned()),
                 Change::LoanRemoved(loan) => self.place_of(loan).and_then(|place| self.machine(place)),
                 Change::SlotsRemoved(domain, slots) => Leaving::slots(domain, slots, self).waits_for(self),
+                Change::SlotChanged(..) => {
+                    coming.changing(at).and_then(|slot| self.domains.foresee(slot, &self.agent))
+                }
                 _ => None,
             };
         }
@@ -223,7 +233,13 @@ impl Node {
 impl Reload {
     /// What differs, as far as it is not just going anyway.
     fn compare(&self, wanted: &Config, node: &Node) -> Vec<Change> {
-        let changes = crate::config::compare(&self.config, wanted);
+        let mut running = self.config.clone();
+        // Rails that say none have an id, too.
+        let view = node.agent.view();
+        for rail in &mut running.rails {
+            rail.id = view.spec().rails.iter().find(|it| it.name == rail.name).map(|it| it.id);
+        }
+        let changes = crate::config::compare(&running, wanted);
         changes.into_iter().map(|change| self.settled(change, node)).collect()
     }
 

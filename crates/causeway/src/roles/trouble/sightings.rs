@@ -95,7 +95,7 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
     let node = node.to_string();
     let (met_by_peer, what) = match cause {
         Cause::NotAllowed => {
-            let what = of.map_or_else(|| "something of this node".to_owned(), |function| function);
+            let what = of.unwrap_or_else(|| "something of this node".to_owned());
             let what = format!(
                 "node {node} at {by} has asked for {what} and was refused: it is not among the nodes that may have it. To let it \
                  in, put its id into `allow` of the device, or behind --allow"
@@ -104,7 +104,7 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
             return Event::CallerRefused { node, at, reason, function, count: *count, what };
         }
         Cause::Unproven => {
-            let what = of.map_or_else(|| "a function that is not lent here".to_owned(), |function| function);
+            let what = of.unwrap_or_else(|| "a function that is not lent here".to_owned());
             let what = format!(
                 "node {node} at {by} has asked for {what} and was refused, as its line is not the present one: give it the line \
                  that was printed last, or find out who that is"

@@ -315,7 +315,7 @@ fn forged_and_repeated_frames_are_counted_each_and_a_switch_may_change_the_route
     let len = frame.len();
     let now = world.now;
     let give = |world: &mut World<'_>, mut bytes: Vec<u8>| {
-        _ = world.nodes[1].take_misdirected(now, PATHS[0], &mut bytes)
+        _ = world.nodes[1].take_misdirected(now, PATHS[0], &mut bytes);
     };
     for bit in (0..len * 8).step_by(13).filter(|bit| bit / 8 != ROUTE) {
         let mut forged = frame.clone();

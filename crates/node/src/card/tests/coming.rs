@@ -78,7 +78,7 @@ fn a_drive_comes_and_goes_beside_one_that_is_used() {
     for life in 1..4 {
         ends[0].card.grow_ledger(memory);
         let drive = lends.drives[1].clone().unwrap();
-        ends[0].card.lend(now, 1, drive, vec![(1, coming(&lends, life))]).unwrap();
+        ends[0].card.lend(now, 1, drive, vec![(1, coming(&lends, life))], &[]).unwrap();
         assert!(ends[0].card.loans[1].contains_faults());
         ends[1].card.attach(now, 1, coming(&borrows, life)).unwrap();
         write(&mut ends[1], now, 0, 0);
@@ -175,7 +175,7 @@ fn a_card_that_dies_while_a_drive_comes_has_a_successor_that_lends_it() {
         assert!(run(&mut now, &mut ends, Duration::from_secs(1), |card, _| is_ready_at(card, 0)));
         let (drive, loan) = (lends.drives[1].clone().unwrap(), coming(&lends, 1));
         let lend = |card: &mut Card<'_>| {
-            catch_unwind(AssertUnwindSafe(|| card.lend(now, 1, drive, vec![(1, loan)]).unwrap())).is_ok()
+            catch_unwind(AssertUnwindSafe(|| card.lend(now, 1, drive, vec![(1, loan)], &[]).unwrap())).is_ok()
         };
         let (lives, _) = ends[0].fail_in(stores, lend);
         (lends.generation, lends.seed) = (CardGeneration(2), Secret([9; 32]));

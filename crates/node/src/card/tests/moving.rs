@@ -227,7 +227,7 @@ fn two_lives_of_one_identity_are_seen_by_whoever_has_to_do_with_them() {
     let mut now = Instant::ZERO;
     net.run(&mut now, Duration::from_millis(500));
     let mut copy = config(1, lends());
-    (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), LifeId([8; 16]), [8; 32]);
+    (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), LifeId([8; 16]), link::Secret([8; 32]));
     copy.holders.clone_from(&net.located);
     let copy = End::on(copy.new_memory(&arena), copy, now);
     let [lender, borrower] = net.ends;

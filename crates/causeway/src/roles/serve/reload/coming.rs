@@ -1,9 +1,10 @@
 //! What comes to a node by its file: reserved first, then admitted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use io::agent::{Arrivals, DriveSpec, Edge, LoanEnd, LoanSpec};
+use base::ids::RailId;
+use io::agent::{self, Arrivals, DriveSpec, Edge, LoanEnd, LoanSpec};
 use io::event::Event;
 use node::LoanKind;
 
@@ -12,14 +13,19 @@ use super::Reload;
 use crate::config::{Change, Device, Domain, LoanEdge, Slot};
 use crate::exit::Failure;
 use crate::line::FunctionName;
-use crate::roles::domains::Opened;
-use crate::roles::{borrow, lend};
+use crate::roles::domains::{Changing, Opened};
+use crate::roles::{borrow, lend, rails};
 
 /// What is open, locked and bound for a node, and given back if it is dropped: nobody has heard of it.
 pub(super) struct Coming {
     devices: Vec<(FunctionName, lend::Ready)>,
     loans: Vec<(borrow::Wanted, Bound)>,
     slots: Vec<(String, Opened)>,
+    /// Slots that change, by the place of the change among all.
+    changing: BTreeMap<usize, Changing>,
+    rails: Vec<agent::Rail>,
+    /// Rails that go.
+    gone: Vec<RailId>,
 }
 
 /// The loan of a line, whose socket goes with it.
@@ -56,8 +62,10 @@ impl Coming {
     /// Opens, locks and binds everything that is to come. Nobody's lock is waited for, since a node that waits looks
     /// after nothing.
     pub(super) fn reserve(changes: &[Change], reload: &Reload, node: &Node) -> Result<Self, Failure> {
-        let mut coming = Self { devices: Vec::new(), loans: Vec::new(), slots: Vec::new() };
-        for change in changes {
+        let (devices, loans, slots) = (Vec::new(), Vec::new(), Vec::new());
+        let (rails, gone) = rails_of(changes, node)?;
+        let mut coming = Self { devices, loans, slots, changing: BTreeMap::new(), rails, gone };
+        for (at, change) in changes.iter().enumerate() {
             match change {
                 Change::DeviceAdded(device) if !reload.is_kept(device) => {
                     coming.open(device, reload, node)?;
@@ -65,9 +73,13 @@ impl Coming {
                 Change::LoanAdded(loan) => {
                     let mut machines = node.free_machines(coming.machines()).into_iter();
                     let wanted = borrow::Wanted::of_preset(loan, &mut machines);
-                    coming.bind(wanted, reload, node)?;
+                    coming.bind(wanted, node)?;
                 }
-                Change::SlotsAdded(domain, slots) => coming.slots(domain, slots, reload, node)?,
+                Change::SlotsAdded(domain, slots) => coming.slots(domain, slots, node)?,
+                Change::SlotChanged(domain, slots) => {
+                    let changing = node.domains.reserve(domain, slots, &node.agent)?;
+                    coming.changing.insert(at, changing);
+                }
                 _ => {}
             }
         }
@@ -94,13 +106,7 @@ impl Coming {
         self.loans.iter().map(|(wanted, _)| wanted.machine).chain(named).collect()
     }
 
-    fn slots(
-        &mut self,
-        domain: &Domain,
-        slots: &[Slot],
-        reload: &Reload,
-        node: &Node,
-    ) -> Result<(), Failure> {
+    fn slots(&mut self, domain: &Domain, slots: &[Slot], node: &Node) -> Result<(), Failure> {
         let known = node.domains.machine_of(&domain.name);
         let free = || node.free_machines(self.machines()).into_iter().next();
         let Some(machine) = known.or_else(free) else {
@@ -108,31 +114,15 @@ impl Coming {
             return Err(no_domain(most));
         };
         let opened = Opened::open(domain, slots, machine, known.is_none(), &node.state)?;
-        let rails = node.agent.view().spec().rails.len();
-        let has_more =
-            |loan: &LoanSpec| matches!(&loan.end, LoanEnd::Borrow { peers, .. } if peers.rails() > rails);
-        if !reload.listens && opened.loans().any(has_more) {
-            return Err(Failure::refused(format!(
-                "what is attached to {} has more addresses than this node rails ({rails}): restart the node",
-                domain.name
-            )));
-        }
         self.slots.push((domain.name.to_string(), opened));
         Ok(())
     }
 
-    fn bind(&mut self, wanted: borrow::Wanted, reload: &Reload, node: &Node) -> Result<(), Failure> {
-        let function = wanted.line.function();
+    fn bind(&mut self, wanted: borrow::Wanted, node: &Node) -> Result<(), Failure> {
         let view = node.agent.view();
         if matches!(wanted.edge, LoanEdge::Vm { .. }) && view.spec().domains.machine(wanted.machine).is_none()
         {
             return Err(no_domain(view.spec().domains.machines()));
-        }
-        let (addresses, rails) = (wanted.line.addresses().rails(), view.spec().rails.len());
-        if addresses > rails && !reload.listens {
-            return Err(Failure::refused(format!(
-                "the line of {function} has {addresses} addresses, and this node {rails} rails: restart the node"
-            )));
         }
         let bound = Bound(Some(borrow::loan(&wanted)?));
         self.loans.push((wanted, bound));
@@ -155,6 +145,14 @@ impl Coming {
         for loan in attached.filter(|loan| !loan.is_vacant()) {
             coming.push((loan.function.parse().map_err(Failure::usage)?, loan.function_id));
         }
+        for changing in self.changing.values() {
+            let Some(line) = changing.line() else { continue };
+            let function = lend::function_id(line.secret().reveal());
+            let is_there = view.loan(changing.loan()).is_some_and(|(it, _)| it.function_id == function);
+            if !is_there {
+                coming.push((line.function().clone(), function));
+            }
+        }
         match coming.into_iter().find(|(_, function)| !seen.insert(*function)) {
             Some((function, _)) => Err(Failure::refused(format!(
                 "{function} would stand twice among what this node lends and borrows, or the one before has not left yet"
@@ -174,6 +172,16 @@ impl Coming {
         let rooms = node.free_places().into_iter().zip(rooms);
         let rooms: Vec<_> = rooms.filter_map(|(place, kind)| Some((place, kind?))).collect();
         node.agent.find_memory(self.devices.len(), &rooms, take).map_err(|error| no_memory(&error))
+    }
+
+    /// The slot that changes by this change.
+    pub(super) fn changing(&self, at: usize) -> Option<&Changing> {
+        self.changing.get(&at)
+    }
+
+    /// The slots that change, to be changed when everything has come.
+    pub(super) fn take_changing(&mut self) -> BTreeMap<usize, Changing> {
+        std::mem::take(&mut self.changing)
     }
 
     fn find_places(&self, node: &Node) -> Result<(), Failure> {
@@ -200,7 +208,8 @@ impl Coming {
 
     /// Gives everything its place. If that is not possible nothing has changed.
     pub(super) fn admit(self, node: &mut Node, observer: &mut dyn Observer) -> Result<Arrived, Failure> {
-        if self.devices.is_empty() && self.loans.is_empty() && self.slots.is_empty() {
+        let has_rails = !self.rails.is_empty() || !self.gone.is_empty();
+        if self.devices.is_empty() && self.loans.is_empty() && self.slots.is_empty() && !has_rails {
             return Ok(Arrived { is_card_replaced: false, lines: Vec::new() });
         }
         let mut places = node.free_places().into_iter();
@@ -214,12 +223,11 @@ impl Coming {
             arrivals.loans.extend(loans.zip(places.by_ref()).map(|(loan, place)| (place, loan)));
             seated.push(Seated { place, name, layout: settled.layout, drive: settled.drive });
         }
-        let view = node.agent.view();
-        let lent = arrivals.loans.iter().map(|(_, loan)| loan);
-        let lines =
-            lend::lines(view.spec().identity.lends_in(view.spec().domains.node()), lent, &view.spec().rails)?;
+        let lines = lines(&arrivals, (&self.rails, &self.gone), node)?;
         let mut slots = self.slots;
         slots.iter_mut().try_for_each(|(_, opened)| opened.begin_lives(&node.state))?;
+        let held = arrivals.loans.iter().map(|(_, loan)| loan.tenancy).filter(|tenancy| tenancy.is_held);
+        arrivals.holders = node.state.holders(&held.map(|tenancy| tenancy.node).collect())?;
         let mut bound = Vec::new();
         for ((wanted, mut loan), place) in self.loans.into_iter().zip(places.by_ref()) {
             let life = node.state.begin_life()?;
@@ -241,6 +249,9 @@ impl Coming {
         let is_card_replaced = !seat(node, seated, arrivals).inspect_err(|_| {
             domains.iter().flat_map(|(_, places)| places).for_each(|place| node.domains.forget(*place));
         })?;
+        if has_rails {
+            change_rails(self.rails, &self.gone, node);
+        }
         for (domain, places) in domains {
             let names: Vec<String> = places.iter().filter_map(|place| node.domains.slot_of(*place)).collect();
             Event::SlotsAdded { domain, slots: names.join(", ") }.say();
@@ -257,6 +268,57 @@ impl Coming {
 
 fn no_memory(error: &std::io::Error) -> Failure {
     Failure::io("there is no memory for it", error)
+}
+
+/// The rails that come, bound, and those that go.
+fn rails_of(changes: &[Change], node: &Node) -> Result<(Vec<agent::Rail>, Vec<RailId>), Failure> {
+    let view = node.agent.view();
+    let is_gone = |rail: &&agent::Rail| {
+        changes.iter().any(|change| matches!(change, Change::RailRemoved(it) if it.name == rail.name))
+    };
+    let (gone, stay): (Vec<_>, Vec<_>) = view.spec().rails.iter().partition(is_gone);
+    let come = changes.iter().filter_map(|change| match change {
+        Change::RailAdded(rail) => Some(rail.clone()),
+        _ => None,
+    });
+    let come: Vec<_> = come.collect();
+    let bound = if come.is_empty() { Vec::new() } else { rails::listen_more(&come, &stay, &node.state)? };
+    for rail in &bound {
+        if let Some(function) = node.agent.too_small_for(rail.id) {
+            return Err(Failure::refused(format!(
+                "rail {} takes smaller frames to the lender of {function} than the two nodes have agreed on: give it a \
+                 larger MTU, or restart the node with it",
+                rail.name
+            )));
+        }
+    }
+    Ok((bound, gone.into_iter().map(|rail| rail.id).collect()))
+}
+
+/// The lines of what is lent from now on; of all that is lent where rails change.
+fn lines(
+    arrivals: &Arrivals,
+    (come, gone): (&[agent::Rail], &[RailId]),
+    node: &Node,
+) -> Result<Vec<String>, Failure> {
+    let view = node.agent.view();
+    let stay = view.spec().rails.iter().filter(|rail| !gone.contains(&rail.id));
+    let addresses = lend::addresses_of(stay.chain(come));
+    let are_other = !come.is_empty() || !gone.is_empty();
+    let is_lent = |loan: &&LoanSpec| matches!(loan.end, LoanEnd::Lend { .. });
+    let present = view.spec().loans.iter().filter(|_| are_other);
+    let lent = present.chain(arrivals.loans.iter().map(|(_, loan)| loan)).filter(is_lent);
+    lend::lines(view.spec().identity.lends_in(view.spec().domains.node()), lent, addresses)
+}
+
+fn change_rails(come: Vec<agent::Rail>, gone: &[RailId], node: &mut Node) {
+    let said = |rail: &agent::Rail| (rail.name.clone(), rail.socket.local().to_string());
+    let came: Vec<_> = come.iter().map(said).collect();
+    let view = node.agent.view();
+    let went: Vec<_> = view.spec().rails.iter().filter(|rail| gone.contains(&rail.id)).map(said).collect();
+    node.agent.change_rails(come, gone);
+    came.into_iter().for_each(|(rail, listen)| Event::RailAdded { rail, listen }.say());
+    went.into_iter().for_each(|(rail, listen)| Event::RailRemoved { rail, listen }.say());
 }
 
 fn no_domain(most: u32) -> Failure {

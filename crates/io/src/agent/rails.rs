@@ -1,0 +1,69 @@
+//! Rails that come to a node that runs, and leave it. The next card finds them in its plan; the present one is told.
+
+use base::ids::RailId;
+use node::{CardConfig, RailConfig};
+
+use super::lenders::Lenders;
+use super::{Agent, LoanEnd, Rail};
+use crate::messages::{ToCard, ToRail};
+
+/// The largest frames are those of what is lent: whatever the borrower says. A borrowed loan has its routes.
+const CONFIG: RailConfig = RailConfig { max_frame: crate::udp::MAX_DATAGRAM_BYTES };
+
+/// What a card is told of these rails, by id.
+pub(super) fn configs(rails: &[Rail]) -> node::Rails {
+    RailId::ALL.map(|id| rails.iter().any(|rail| rail.id == id).then_some(CONFIG))
+}
+
+/// The kernel splits what it is given for a rail.
+pub(super) fn is_offloaded(rail: &Rail) -> bool {
+    rail.socket.features().gso
+}
+
+impl Agent {
+    /// A borrowed function whose lender would be reached over this rail by smaller frames than those that the two nodes
+    /// have agreed on.
+    pub fn too_small_for(&self, rail: RailId) -> Option<&str> {
+        let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
+        let has = |id: RailId| self.spec.rails.iter().any(|rail| rail.id == id);
+        for loan in &self.spec.loans {
+            let LoanEnd::Borrow { peers, .. } = &loan.end else { continue };
+            let routes = lenders.routes(peers);
+            let Some(new) = routes.iter().find(|route| route.rail == rail) else { continue };
+            let present = routes.iter().filter(|route| has(route.rail)).map(|route| route.max_frame);
+            if CardConfig::max_payload([new.max_frame]) < CardConfig::max_payload(present) {
+                return Some(&loan.function);
+            }
+        }
+        None
+    }
+
+    /// These rails come, and those of these ids go: what was under way there is sent again over others.
+    ///
+    /// # Panics
+    /// If one comes that is there, or none would be left.
+    pub fn change_rails(&mut self, come: Vec<Rail>, go: &[RailId]) {
+        let stays = |rail: &&Rail| !go.contains(&rail.id);
+        let ids: Vec<RailId> =
+            self.spec.rails.iter().filter(stays).chain(&come).map(|rail| rail.id).collect();
+        let is_twice = ids.iter().enumerate().any(|(at, id)| ids[..at].contains(id));
+        assert!(!is_twice && !ids.is_empty(), "each rail has an id of its own, and one is left");
+        // Those that come are there before any goes. One that goes may have the id of one that comes.
+        let gone: Vec<RailId> =
+            go.iter().filter(|id| !come.iter().any(|rail| rail.id == **id)).copied().collect();
+        let mut said = Vec::new();
+        for rail in come {
+            let what = ToRail::Come { config: CONFIG, offload: is_offloaded(&rail) };
+            said.push(ToCard::Rail(rail.id, what));
+            self.spec.rails.retain(|it| it.id != rail.id);
+            // Another one of this id had its own faults.
+            self.shared().impairments[rail.id.index()].set_all(0);
+            self.shared().impairments[rail.id.index()].cut(false, false);
+            self.spec.rails.push(rail);
+        }
+        self.spec.rails.retain(|rail| !gone.contains(&rail.id));
+        self.spec.rails.sort_by_key(|rail| rail.id);
+        said.extend(gone.into_iter().map(|id| ToCard::Rail(id, ToRail::Go)));
+        said.into_iter().for_each(|message| self.tell(message));
+    }
+}
