@@ -368,11 +368,13 @@ impl Paths {
         id.rails().is_none_or(|(own, _)| self.own[own.index()].is_some())
     }
 
-    /// What there is to say of a rail of this end, which is what the best of its paths does; `None` if it leads nowhere.
-    pub(crate) fn rail_status(&self, rail: RailId, now: Instant) -> Option<PathStatus> {
+    /// What there is to say of a rail of this end: which path from it is the best, and what that does; `None` if it leads
+    /// nowhere.
+    pub(crate) fn rail_status(&self, rail: RailId, now: Instant) -> Option<(PathId, PathStatus)> {
         let is_its = |path: &&Path| path.id.rails().is_some_and(|(own, _)| own == rail);
         let leading = self.iter().filter(|path| path.is_there && path.leads).filter(is_its);
-        leading.map(|path| path.status(now)).reduce(|best, it| if best.is_up { best } else { it })
+        let statuses = leading.map(|path| (path.id, path.status(now)));
+        statuses.reduce(|best, it| if best.1.is_up { best } else { it })
     }
 
     /// Every path that is there.

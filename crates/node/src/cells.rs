@@ -145,10 +145,10 @@ impl PeerCells {
         paths.filter_map(|path| Some((path, self.address(path)?)))
     }
 
-    /// Where the node is for a rail of ours: on the path between equal rails, else on another one.
-    pub fn address_from(&self, own: RailId) -> Option<Address> {
-        let peers = [own].into_iter().chain(RailId::ALL);
-        peers.map(|peer| PathId::new(own, peer)).find_map(|path| self.address(path))
+    /// Where frames from a rail of ours to one of the node go: to where it is on that path, else where others have found
+    /// its rail.
+    pub fn address_between(&self, own: RailId, peer: RailId) -> Option<Address> {
+        self.address(PathId::new(own, peer)).or_else(|| self.proven_address(peer))
     }
 
     /// Where the node has a rail, as it has proven: on the path between equal rails, else on another one.
@@ -606,6 +606,8 @@ pub struct EdgeGauges {
     pub rtt_ns: [Counter; MAX_RAILS],
     /// Each rail of ours: 0 it leads to no rail of the peer, 1 it does not answer, 2 it answers.
     pub rail_state: [Counter; MAX_RAILS],
+    /// To which rail of the peer the best path from each rail of ours leads, where it leads to any.
+    pub rail_peer: [Counter; MAX_RAILS],
     /// Lost packets of a million, by rail.
     pub loss_ppm: [Counter; MAX_RAILS],
     /// Number of the [`link::Cipher`] that protects frames; 0 before the first peer.

@@ -479,9 +479,8 @@ impl<'m> Peer<'m> {
         if let Some(challenge) = frame.challenge {
             return self.addresses.of(challenge);
         }
-        let (_, rail) = frame.path.rails()?;
-        // A path that is new leads to where others have found its rail.
-        let known = self.cells.address(frame.path).or_else(|| self.cells.proven_address(rail));
+        let (own, peer) = frame.path.rails()?;
+        let known = self.cells.address_between(own, peer);
         known.or_else(|| self.addresses.spend(frame.path, frame.len))
     }
 

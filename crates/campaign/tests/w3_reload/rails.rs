@@ -1,26 +1,28 @@
 //! Rails that come and go.
 
+use std::net::Ipv4Addr;
+
 use super::*;
 
 fn named(machine: &Machine, name: &str, rail: usize) -> String {
     format!("[[rails]]\nname = '{name}'\nlisten = '{}'\n", machine.addresses()[rail])
 }
 
-/// The state of each rail of a node, by name.
-fn states_of_rails(node: &Node<'_>) -> Vec<(String, String)> {
+/// The rails of a node: name, state, and the address where each leads.
+fn rails(node: &Node<'_>) -> Vec<(String, String, String)> {
     let status = node.status();
     let rails = status["rails"].as_array().unwrap().iter();
     let text = |rail: &Value, key: &str| rail[key].as_str().unwrap().to_owned();
-    rails.map(|rail| (text(rail, "name"), text(rail, "state"))).collect()
+    let address = |rail: &Value| text(rail, "peer").rsplit_once(':').map_or("", |(host, _)| host).to_owned();
+    rails.map(|rail| (text(rail, "name"), text(rail, "state"), address(rail))).collect()
 }
 
-fn wait_rails(node: &Node<'_>, wanted: &[(&str, &str)]) {
-    let wanted: Vec<_> = wanted.iter().map(|(name, state)| (name.to_string(), state.to_string())).collect();
-    poll_until("the rails to be as they should", SOON, || {
-        let seen = states_of_rails(node);
-        Ok((seen == wanted).then_some(()))
-    })
-    .unwrap_or_else(|error| panic!("{error}: {:?}, not {wanted:?}", states_of_rails(node)));
+/// Waits until the node has these rails, all of them up, that lead to these addresses.
+fn wait_rails(node: &Node<'_>, wanted: &[(&str, Ipv4Addr)]) {
+    let up = |(name, to): &(&str, Ipv4Addr)| (name.to_string(), "up".to_owned(), to.to_string());
+    let wanted: Vec<_> = wanted.iter().map(up).collect();
+    poll_until("the rails to be as they should", SOON, || Ok((rails(node) == wanted).then_some(())))
+        .unwrap_or_else(|error| panic!("{error}: {:?}, not {wanted:?}", rails(node)));
 }
 
 #[test]
@@ -58,7 +60,9 @@ fn w3_a_rail_comes_and_another_one_goes_while_fio_verifies() {
     let mut fio = job.start(left, "fio").unwrap();
     let load = Load::start(&socket(left, "a"), Model::new(192 * MIB, MIB, 1), 4).unwrap();
     load.wait_done(100, SOON).unwrap();
-    wait_rails(&borrower, &[("rail0", "up"), ("rail1", "down")]);
+    // Each rail leads to some rail of the lender: to the one with its id where there is one.
+    let [one, two] = [right.addresses()[0], right.addresses()[1]];
+    wait_rails(&borrower, &[("rail0", one), ("rail1", one)]);
 
     // It comes, and the first one goes when it answers: traffic moves there.
     let report = lender.reload(&[first.clone(), second.clone(), a.clone(), b.clone()]);
@@ -68,21 +72,20 @@ fn w3_a_rail_comes_and_another_one_goes_while_fio_verifies() {
     );
     assert_eq!(report["lines"][0], line.as_str(), "the lines name it again");
     [lender.line(), lender.line()].iter().for_each(|line| assert_eq!(addresses(line), 2));
-    wait_rails(&borrower, &[("rail0", "up"), ("rail1", "up")]);
+    wait_rails(&borrower, &[("rail0", one), ("rail1", two)]);
     let report = lender.reload(&[second.clone(), a.clone(), b.clone()]);
     assert_eq!(states(&report), ["first removed done"]);
     let only = report["lines"][1].as_str().unwrap().to_owned();
     assert!(only.contains(&format!("@1={}:", right.addresses()[1])), "it keeps its id, and the line says so");
     lender.wait_event("rail-removed");
     load.wait_done(100, SOON).unwrap();
-    wait_rails(&borrower, &[("rail0", "down"), ("rail1", "up")]);
-    wait_rails(&lender, &[("second", "up")]);
+    wait_rails(&borrower, &[("rail0", two), ("rail1", two)]);
 
     // So it is for the cards that follow, and for who comes with the new line.
     kill_card(right, "lender", SOON).unwrap();
     kill_card(left, "borrower", SOON).unwrap();
     load.wait_done(100, SOON).unwrap();
-    wait_rails(&borrower, &[("rail0", "down"), ("rail1", "up")]);
+    wait_rails(&borrower, &[("rail0", two), ("rail1", two)]);
     let mut other = Node::start(left, "other", &[loan(left, "b", &only)]);
     other.edge();
     connect(&socket(left, "b")).unwrap().write(0, &[1; 4096]).unwrap();
@@ -90,8 +93,7 @@ fn w3_a_rail_comes_and_another_one_goes_while_fio_verifies() {
     // The first one comes back, as the lowest that is free.
     let report = lender.reload(&[first.clone(), second.clone(), a.clone(), b.clone()]);
     assert_eq!(report["lines"][0], line.as_str());
-    wait_rails(&borrower, &[("rail0", "up"), ("rail1", "up")]);
-    wait_rails(&lender, &[("first", "up"), ("second", "up")]);
+    wait_rails(&borrower, &[("rail0", one), ("rail1", two)]);
     assert!(fio.ended().unwrap().is_none(), "all that was to happen while it verifies");
     fio.wait_success(SOON * 4).unwrap();
     let report = load.stop().unwrap();

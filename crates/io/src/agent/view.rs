@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::RuleSet;
-use base::ids::NodeId;
+use base::ids::{NodeId, RailId};
 use node::{
     Bdf, ChannelStats, Decoder, DriverCells, EdgeGauges, EndCells, FunctionCells, Grant, LoanParts,
     LobbyStats, NodeLedger, OfferCells, PeerCells, ServerCells, SessionCells, Sighting, SlotCells,
@@ -129,7 +129,8 @@ impl<'a> View<'a> {
         let (edge, local, id) = (loan.edge(), rail.socket.local().into(), rail.id);
         let rail = id.index();
         let (rtt, state) = (edge.rtt_ns[rail].get(), edge.rail_state[rail].get());
-        let address = || loan.peer?.address_from(id).filter(|_| state > 0);
+        let to = u8::try_from(edge.rail_peer[rail].get()).ok().and_then(RailId::new);
+        let address = || loan.peer?.address_between(id, to?).filter(|_| state > 0);
         RailView {
             local,
             peer: settled(address).flatten().and_then(|peer| peer.try_into().ok()),

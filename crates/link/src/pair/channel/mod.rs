@@ -623,7 +623,7 @@ impl<'m> Channel<'m> {
     }
 
     /// How a rail of this end is; `None` where it leads to no rail of the peer.
-    pub fn rail_status(&self, rail: RailId, now: Instant) -> Option<PathStatus> {
+    pub fn rail_status(&self, rail: RailId, now: Instant) -> Option<(PathId, PathStatus)> {
         self.paths.rail_status(rail, now)
     }
 

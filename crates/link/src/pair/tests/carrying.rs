@@ -106,7 +106,7 @@ fn a_rail_that_is_cut_costs_a_few_round_trips_and_cards_may_die_meanwhile() {
 /// Whether a rail of a node answers.
 fn is_up(world: &World<'_>, node: usize, rail: u8) -> bool {
     let channel = &world.nodes[node].slots[0].channel;
-    channel.rail_status(RailId::ALL[usize::from(rail)], world.now).is_some_and(|status| status.is_up)
+    channel.rail_status(RailId::ALL[usize::from(rail)], world.now).is_some_and(|(_, status)| status.is_up)
 }
 
 #[test]

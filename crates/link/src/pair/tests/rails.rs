@@ -53,7 +53,7 @@ fn set_rails(world: &mut World<'_>, node: usize, rails: &[u8]) {
 
 fn is_up(world: &World<'_>, node: usize, rail: u8) -> Option<bool> {
     let channel = &world.nodes[node].slots[0].channel;
-    channel.rail_status(RailId::new(rail).unwrap(), world.now).map(|status| status.is_up)
+    channel.rail_status(RailId::new(rail).unwrap(), world.now).map(|(_, status)| status.is_up)
 }
 
 const UNLIKE: [[&[u8]; 2]; 6] = [

@@ -45,7 +45,7 @@ fn round_trips_of_seconds_connect_and_carry() {
             assert_eq!(node.places[0].counts(), (300, 300));
             assert_eq!(channel.stats().handshakes.get(), 1, "{delay:?}: nobody was taken for silent");
             for rail in 0..2 {
-                let PathStatus { round_trip, is_up, .. } =
+                let (_, PathStatus { round_trip, is_up, .. }) =
                     channel.rail_status(RailId::ALL[rail], world.now).unwrap();
                 let round_trip = round_trip.unwrap();
                 assert!(is_up && round_trip.abs_diff(delay * 2) < delay / 4, "{delay:?} {round_trip:?}");

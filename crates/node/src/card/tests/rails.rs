@@ -126,5 +126,6 @@ fn where_a_node_is_is_known_by_path_and_kept_by_its_rails() {
     let path = |own: usize| link::PathId::new(RailId::ALL[own], RailId::ALL[0]);
     assert_eq!(known, [(path(0), PEER), (path(1), PEER)]);
     assert_eq!(peer.proven_address(RailId::ALL[0]), Some(PEER));
-    assert_eq!((peer.proven_address(RailId::ALL[1]), peer.address_from(RailId::ALL[1])), (None, Some(PEER)));
+    assert_eq!(peer.proven_address(RailId::ALL[1]), None);
+    assert_eq!(peer.address_between(RailId::ALL[1], RailId::ALL[0]), Some(PEER));
 }
