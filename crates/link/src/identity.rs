@@ -6,10 +6,9 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base::ids::{DomainId, NodeId};
 use base::ledger::Layout;
 use serde::{Deserialize, Serialize};
-use snow::params::DHChoice;
-use snow::resolvers::{CryptoResolver, DefaultResolver};
-use snow::types::Dh;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::x25519::x25519;
 
 /// Bytes of a public key, and of a private one (X25519, RFC 7748 §5).
 pub const KEY_BYTES: usize = 32;
@@ -49,16 +48,10 @@ impl PublicKey {
     /// §6.1).
     pub fn is_usable(&self) -> bool {
         let mut agreed = [0; KEY_BYTES];
-        let mut dh = curve25519();
+        let mut dh = x25519();
         dh.set(&[1; KEY_BYTES]);
         dh.dh(&self.0, &mut agreed).is_ok() && agreed != [0; KEY_BYTES]
     }
-}
-
-fn curve25519() -> Box<dyn Dh> {
-    DefaultResolver
-        .resolve_dh(&DHChoice::Curve25519)
-        .expect("snow is built with its default resolver, which has Curve25519")
 }
 
 impl fmt::Debug for PublicKey {
@@ -106,7 +99,7 @@ pub struct NodeKey {
 impl NodeKey {
     /// The pair of these 32 secret bytes.
     pub fn new(private: [u8; KEY_BYTES]) -> Self {
-        let mut dh = curve25519();
+        let mut dh = x25519();
         dh.set(&private);
         let mut public = PublicKey::default();
         public.0.copy_from_slice(dh.pubkey());

@@ -25,6 +25,7 @@ mod sealing;
 mod stream;
 mod tenancy;
 mod transmit;
+mod x25519;
 
 pub use answered::CallName;
 pub use cipher::{Cipher, Protection};
@@ -41,3 +42,4 @@ pub use stream::{
 };
 pub use tenancy::Tenancy;
 pub use transmit::{Room, Transmit};
+pub use x25519::remember_agreements;

@@ -1,3 +1,6 @@
+use std::num::NonZero;
+use std::sync::Mutex;
+
 use base::{Rule, RuleSet};
 
 use crate::rogue::run_rogue;
@@ -16,9 +19,24 @@ pub struct Canary {
     pub checker: Option<&'static str>,
 }
 
-/// Switches off each rule in turn and runs seeds from `first_seed` on, at most `max_seeds` a rule, until one fails.
+/// Switches off each rule and runs seeds from `first_seed` on, at most `max_seeds` a rule, until one fails: several rules
+/// at a time, one a processor.
 pub fn canaries(first_seed: u64, max_seeds: u64) -> Vec<Canary> {
-    Rule::ALL.iter().map(|&rule| canary(rule, first_seed, max_seeds)).collect()
+    let (rest, done) = (Mutex::new(Rule::ALL.iter().enumerate()), Mutex::new(Vec::new()));
+    let next = || rest.lock().expect("nobody has panicked").next();
+    let work = || {
+        while let Some((at, &rule)) = next() {
+            let found = canary(rule, first_seed, max_seeds);
+            done.lock().expect("nobody has panicked").push((at, found));
+        }
+    };
+    std::thread::scope(|scope| {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        (0..processors).for_each(|_| drop(scope.spawn(work)));
+    });
+    let mut done = done.into_inner().expect("nobody has panicked");
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, canary)| canary).collect()
 }
 
 fn canary(rule: Rule, first_seed: u64, max_seeds: u64) -> Canary {

@@ -137,6 +137,10 @@ pub(crate) enum End {
 pub(crate) fn survive<T>(work: impl FnOnce() -> T) -> Result<T, End> {
     silence_panics();
     let before = SIMULATING.replace(true);
+    if !before {
+        // Both ends of each handshake are in this thread.
+        link::remember_agreements();
+    }
     let result = catch_unwind(AssertUnwindSafe(work));
     SIMULATING.set(before);
     result.map_err(

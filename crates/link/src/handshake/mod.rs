@@ -23,6 +23,7 @@ use crate::cipher;
 use crate::frame::{ROUTE, TAG_LEN, VERSION};
 use crate::identity::{NodeKey, PublicKey};
 use crate::seal::KEY_LEN;
+use crate::x25519::x25519;
 pub(crate) use messages::{Answer, Positions, Proposal, Speaker, verdict};
 use messages::{MAX_MESSAGE, PROPOSAL_LEN};
 
@@ -341,7 +342,7 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        DefaultResolver.resolve_dh(choice)
+        (*choice == DHChoice::Curve25519).then(x25519)
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
