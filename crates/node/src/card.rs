@@ -167,7 +167,7 @@ pub struct Outgoing {
     /// Which way.
     pub way: Way,
     /// Where to, on a rail.
-    pub to: Address,
+    pub to: Option<Address>,
     /// Bytes of the frame.
     pub len: usize,
 }

@@ -162,7 +162,7 @@ pub(super) fn sightings(view: &View<'_>) -> Vec<trouble::Sighting> {
         cause: it.cause,
         node: it.node,
         function: it.function.and_then(lent),
-        at: it.at.try_into().ok(),
+        at: it.at.and_then(|at| at.try_into().ok()),
         met: if it.cause == Cause::Twin { view.addresses_of(it.node) } else { own() },
         count: it.count,
     });

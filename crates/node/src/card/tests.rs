@@ -667,11 +667,11 @@ impl Mimicked<'_> {
                 lender.card.handle_media(*now, work.loan, work.id, Ok(()));
             }
             while let Some(outgoing) = lender.card.poll_transmit(*now, &mut lender.rooms) {
-                if outgoing.to == self.home {
+                if outgoing.to == Some(self.home) {
                     self.at_home += outgoing.len;
                     let frame = lender.rooms.buffer[..outgoing.len].to_vec();
                     borrower.incoming.push_back((outgoing.way, frame));
-                } else if outgoing.to == self.stranger {
+                } else if outgoing.to == Some(self.stranger) {
                     self.bytes[1] += outgoing.len;
                 }
             }
@@ -772,7 +772,7 @@ fn answers(lender: &mut End<'_>, now: Instant) -> Vec<Address> {
     let mut to = Vec::new();
     while let Some(outgoing) = lender.card.poll_transmit(now, &mut lender.rooms) {
         let header = Header::parse(&lender.rooms.buffer[..outgoing.len]).unwrap();
-        to.extend((header.kind == link::frame::Kind::Response).then_some(outgoing.to));
+        to.extend(outgoing.to.filter(|_| header.kind == link::frame::Kind::Response));
     }
     to
 }

@@ -443,8 +443,8 @@ impl<'w> World<'w> {
                     break;
                 }
             };
-            let Way::Rail(rail) = outgoing.way else { continue };
-            let sent = self.network.send((node, rail), outgoing.to, &buffer[..outgoing.len]);
+            let (Way::Rail(rail), Some(to)) = (outgoing.way, outgoing.to) else { continue };
+            let sent = self.network.send((node, rail), to, &buffer[..outgoing.len]);
             for (after, arrival) in sent {
                 self.schedule(after, Event::Arrival(arrival));
             }
