@@ -227,7 +227,7 @@ impl NodeLedger<'_> {
 /// Whose the regions of a drive are: of one life of its place, which is that of the loans of its functions, so a drive
 /// that comes to the place of another one has others.
 pub(crate) fn drive_owner(loans: &[LoanConfig], drive: usize) -> Owner {
-    let lends = |loan: &&LoanConfig| matches!(loan.role, LoanRole::Lend { drive: of, .. } if of == drive);
+    let lends = |loan: &&LoanConfig| loan.role.lent().is_some_and(|lent| lent.drive == drive);
     let life = loans.iter().filter(lends).map(|loan| loan.life).max().unwrap_or_default();
     Owner(DRIVES | u64::from(life) << 16 | drive as u64)
 }

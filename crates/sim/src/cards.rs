@@ -7,8 +7,8 @@ use core::time::Duration;
 use link::{Name, Secret};
 use node::agent::Agent;
 use node::{
-    BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route,
-    Way, Whereabouts,
+    BorrowEdge, Card, CardConfig, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole, NodeKey,
+    NodeLedger, Route, Way, Whereabouts,
 };
 
 use crate::checkers::freshness::{Freshness, Origin};
@@ -369,7 +369,7 @@ impl<'w> World<'w> {
             role: if node == LENDER {
                 let (drive, controller) =
                     if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };
-                LoanRole::Lend { drive, controller, limit: node::Limit::NONE, allowed: None }
+                LoanRole::Lend(LendConfig { controller, ..LendConfig::of(drive) })
             } else {
                 let max_frame = self.frame_bytes;
                 let route =

@@ -10,7 +10,7 @@ const ELSEWHERE: Address = Address([3; 28]);
 const STRANGER: Address = Address([9; 28]);
 
 fn lends() -> LoanRole {
-    LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None }
+    LoanRole::Lend(LendConfig::of(0))
 }
 
 /// A lender and a borrower, by address.

@@ -13,7 +13,6 @@ use std::sync::Once;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, RuleSet};
-use device::Limit;
 use device::MediaKind;
 use device::nvme::WriteCache;
 use host::vfio_user::{DescriptorId, Peeked, SessionCells};
@@ -24,8 +23,8 @@ use zerocopy::IntoBytes;
 
 use crate::card::{Card, CardEvent};
 use crate::{
-    Address, BorrowEdge, CardConfig, DriveConfig, EdgeGauges, EndCells, GuestMemory, LoanConfig, LoanRole,
-    NodeLedger, RailConfig, Route, SlotCells,
+    Address, BorrowEdge, CardConfig, DriveConfig, EdgeGauges, EndCells, GuestMemory, LendConfig, LoanConfig,
+    LoanRole, NodeLedger, RailConfig, Route, SlotCells,
 };
 
 pub(super) const LENDER: usize = 0;
@@ -716,7 +715,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
     };
     let drive = || DriveConfig { cache, ..DriveConfig::new(BLOCKS, 512, 7) };
     let role = if node == LENDER {
-        LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None }
+        LoanRole::Lend(LendConfig::of(0))
     } else {
         let io_timeout = Duration::from_secs(30);
         LoanRole::Borrow {
