@@ -21,6 +21,7 @@ use link::{Lender, Name, NodeKey, Secret};
 
 use super::*;
 use crate::apertures::base_of;
+use crate::places::Asker;
 use crate::{BorrowEdge, DriveConfig, LendConfig, LoanConfig, LoanRole, RailConfig, Route};
 
 const TICK: Duration = Duration::from_micros(50);
