@@ -9,8 +9,8 @@ use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
-    Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole, MediaError,
-    MediaId, Name, NodeKey, RailConfig, Route, Secret, Tenancy, Way,
+    Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, LendConfig, LoanConfig, LoanRole,
+    MediaError, MediaId, Name, NodeKey, RailConfig, Route, Secret, Tenancy, Way,
 };
 
 use crate::frames::{Body, Which, behind_key, seal};
@@ -72,7 +72,7 @@ fn identity(end: End) -> NodeKey {
 fn config(end: End) -> CardConfig {
     let number = end as u32 + 1;
     let role = match end {
-        End::Lender => LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None },
+        End::Lender => LoanRole::Lend(LendConfig::of(0)),
         End::Borrower => LoanRole::Borrow {
             lender: identity(End::Lender).lends_in(DomainId(End::Lender as u32 + 1)),
             routes: RailId::ALL[..2]

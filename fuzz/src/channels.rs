@@ -1,7 +1,7 @@
 //! Both ends of a channel between two nodes, with a stream in it: one node borrows a function of the other.
 
 use base::ids::{
-    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, StreamId,
+    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId, StreamId,
 };
 use base::ledger::{Arena, PageCells};
 use base::{Instant, Payload};
@@ -11,7 +11,7 @@ use link::pair::{
     Lobby, LobbyCells, LobbyConfig, Offer, OfferCells, OfferConfig, OfferEvent, Presence, Reception, Said,
     Streams, Wish,
 };
-use link::{Name, NodeKey, PathConfig, Port, Sink, State, Stream, StreamCells, Tenancy};
+use link::{Name, NodeKey, PathConfig, PathId, Port, Sink, State, Stream, StreamCells, Tenancy};
 use pcie::{Bdf, MemoryRequest, Tag, TlpView};
 use zerocopy::FromBytes;
 
@@ -210,7 +210,7 @@ impl<'m> End<'m> {
                 Err((call, why)) => self.lobby.refuse(now, call, why, from, frame),
             },
             Reception::Again(_, _, call) => {
-                self.channel.hear_again(0, call);
+                self.channel.hear_again(PathId::new(RailId::default(), RailId::default()), call);
                 Reception::Nothing
             }
             other => other,

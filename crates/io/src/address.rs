@@ -314,7 +314,7 @@ impl Layout for Addresses {
 
 impl From<Addresses> for [Address; MAX_RAILS] {
     fn from(addresses: Addresses) -> Self {
-        addresses.0.map(|address| address.map_or(Address::default(), Address::from))
+        addresses.0.map(Address::from)
     }
 }
 
@@ -345,7 +345,7 @@ mod tests {
             assert_eq!(serde_json::to_string(&address).unwrap(), format!("\"{text}\""));
             assert_eq!(serde_json::from_str::<RailAddress>(&format!("\"{text}\"")).unwrap(), address);
         }
-        assert_eq!(RailAddress::try_from(Address::default()), Err(AddressError::Nowhere));
+        assert_eq!(RailAddress::try_from(Address::NONE), Err(AddressError::Nowhere));
     }
 
     #[test]

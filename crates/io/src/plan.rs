@@ -252,20 +252,11 @@ pub(crate) fn take<T: for<'de> Deserialize<'de>>(fd: OwnedFd) -> io::Result<(Nod
 mod tests {
     use super::*;
     use base::RuleSet;
-    use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
-    use node::{FunctionId, Limit, LoanRole, Name, NodeKey, RailConfig, Secret, Tenancy};
+    use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId};
+    use node::{FunctionId, LendConfig, LoanRole, Name, NodeKey, RailConfig, Secret};
 
     fn plan() -> Plan {
-        let loan = LoanConfig {
-            secret: Secret([0x5a; 32]),
-            function: FunctionId(1),
-            group: Group::DEFAULT,
-            generation: LoanGeneration(0),
-            tenancy: Tenancy::default(),
-            life: 0,
-            least_incarnation: Incarnation(0),
-            role: LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None },
-        };
+        let loan = LoanConfig::new(Secret([0x5a; 32]), FunctionId(1), LoanRole::Lend(LendConfig::of(0)));
         let card = CardConfig {
             identity: NodeKey::numbered(2),
             name: Name::new("store"),

@@ -42,7 +42,7 @@ mod tests {
         let text = to_text(&at);
         assert!(text.ends_with(":262143:10.0.0.1:7411,2=[fe80::1%3]:9"), "{text}");
         assert_eq!(from_text(&text), Some(at));
-        let nowhere = Whereabouts { addresses: Default::default(), ..at };
+        let nowhere = Whereabouts { addresses: Addresses::NONE.into(), ..at };
         assert_eq!(from_text(&to_text(&nowhere)), Some(nowhere));
         let changes = [
             ("2:", "1:"),

@@ -1,4 +1,5 @@
 mod coming;
+mod edges;
 mod frames;
 mod publish;
 mod rails;
@@ -34,7 +35,7 @@ use crate::gauges::ChannelGauges;
 use crate::loan::Loan;
 use crate::parts::{DriveDriver, DriveError, Persist};
 use crate::peers::Peers;
-use crate::places::{Asker, Found, Places};
+use crate::places::{Found, Places};
 use crate::refusal::Refusal;
 use crate::slot::GuestMemory;
 use crate::whereabouts::Whereabouts;
@@ -167,7 +168,7 @@ pub struct Outgoing {
     /// Which way.
     pub way: Way,
     /// Where to, on a rail.
-    pub to: Address,
+    pub to: Option<Address>,
     /// Bytes of the frame.
     pub len: usize,
 }
@@ -586,74 +587,6 @@ impl<'m> Card<'m> {
         self.events.pop_front().or_else(fault)
     }
 
-    /// A client has connected to the edge of `loan`; `slot` is idle.
-    pub fn edge_open(&mut self, now: Instant, loan: usize, slot: usize) {
-        self.edge_step(now, loan, |server| {
-            if server.is_idle(slot) {
-                server.open(now, slot);
-            }
-        });
-    }
-
-    /// The client in `slot` has gone, or was closed.
-    pub fn edge_closed(&mut self, now: Instant, loan: usize, slot: usize) {
-        self.edge_step(now, loan, |server| server.closed(now, slot));
-    }
-
-    /// The client in `slot` will send nothing more.
-    pub fn edge_ended(&mut self, now: Instant, loan: usize, slot: usize) {
-        self.edge_step(now, loan, |server| server.ended(now, slot));
-    }
-
-    /// The kernel has put bytes of the client up to `position` where [`Card::edge_receive_spans`] said.
-    pub fn edge_received(&mut self, now: Instant, loan: usize, slot: usize, position: u64) {
-        self.edge_step(now, loan, |server| server.handle_received(now, slot, position));
-    }
-
-    /// The kernel has taken bytes for the client up to `position`.
-    pub fn edge_sent(&mut self, now: Instant, loan: usize, slot: usize, position: u64) {
-        self.edge_step(now, loan, |server| server.handle_sent(now, slot, position));
-    }
-
-    /// Where bytes of the client from `position` on may be put.
-    pub fn edge_receive_spans(&self, loan: usize, slot: usize, position: u64) -> [Option<Span<'m>>; 2] {
-        let Some(server) = self.server(loan) else { return [None; 2] };
-        server.receive_spans(slot, position).map(|span| (!span.is_empty()).then_some(span))
-    }
-
-    /// Fills `spans` with what is to be sent from `position` on; returns how many were filled.
-    pub fn edge_send_spans(&self, loan: usize, slot: usize, position: u64, spans: &mut [Span<'m>]) -> usize {
-        self.server(loan).map_or(0, |server| server.send_spans(slot, position, spans))
-    }
-
-    /// Where the stream to the client in `slot` ends at present.
-    pub fn edge_output_end(&self, loan: usize, slot: usize) -> u64 {
-        self.server(loan).map_or(0, |server| server.output_end(slot))
-    }
-
-    /// Whether nobody is connected in `slot`, as the ledger has it.
-    pub fn edge_is_idle(&self, loan: usize, slot: usize) -> bool {
-        self.server(loan).is_none_or(|server| server.is_idle(slot))
-    }
-
-    /// The loans of which a client may be owed something, or may have room, that it was not before: asked for again, it
-    /// names those that have changed since.
-    pub fn poll_stirred(&self) -> impl Iterator<Item = usize> + use<> {
-        self.loans.take_changed(Asker::Edges).iter()
-    }
-
-    /// Whether the client in `slot` is to be disconnected.
-    pub fn edge_wants_close(&self, loan: usize, slot: usize) -> bool {
-        let has_failed = self.loans.get(loan).is_none_or(Loan::has_failed);
-        has_failed || self.server(loan).is_some_and(|server| server.wants_close(slot))
-    }
-
-    /// Whether the client in `slot` has said that it goes, and requests of it have not ended, which are done even if it
-    /// is gone.
-    pub fn edge_is_leaving(&self, loan: usize, slot: usize) -> bool {
-        self.server(loan).is_some_and(|server| server.is_leaving(slot))
-    }
-
     /// One step of a program that uses the drive of `loan` itself: `act` polls completions from the driver, takes and
     /// gives back pages, and submits requests. It must not call other verbs of the driver.
     pub fn drive_step(
@@ -790,19 +723,6 @@ impl<'m> Card<'m> {
     /// If the place is vacant.
     pub fn pages(&self, loan: usize) -> Pages<'m> {
         self.loans[loan].pages
-    }
-
-    fn server(&self, loan: usize) -> Option<&host::nbd::Server<'m>> {
-        let is_there = |_: &&BorrowedDrive<'_>| self.loans.get(loan).is_some_and(|loan| !loan.has_failed());
-        self.borrowed(loan).filter(is_there).map(|drive| &drive.server)
-    }
-
-    fn edge_step(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut host::nbd::Server<'m>)) {
-        self.step_one(now, loan, |card| {
-            if let Some(drive) = card.loans[loan].end.drive_mut() {
-                act(&mut drive.server);
-            }
-        });
     }
 
     /// A step for each loan: one for all of them could fill the undo log.

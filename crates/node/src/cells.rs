@@ -112,7 +112,7 @@ pub struct PeerCells {
     /// a challenge, else where it is said to be.
     pub(crate) addresses: [Cell<Address>; MAX_RAILS * MAX_RAILS],
     /// Whose place it is; all zeroes: nobody's.
-    pub(crate) key: Cell<PublicKey>,
+    key: Cell<PublicKey>,
     /// 1: of a node with itself, the end that calls.
     pub(crate) calls_itself: Cell<u32>,
     /// By path, as bits: the address has answered a challenge.
@@ -123,10 +123,19 @@ pub struct PeerCells {
 }
 
 impl PeerCells {
+    /// Whose place it is, if it is anybody's.
+    pub fn key(&self) -> Option<PublicKey> {
+        Some(self.key.get()).filter(|key| *key != PublicKey::default())
+    }
+
+    /// Whose place it is from now on.
+    pub(crate) fn set_key(&self, journal: Journal<'_>, key: Option<PublicKey>) {
+        self.key.set(journal, key.unwrap_or_default());
+    }
+
     /// The node, if the place is anybody's.
     pub fn node(&self) -> Option<NodeId> {
-        let key = self.key.get();
-        (key != PublicKey::default()).then(|| key.id())
+        self.key().map(|key| key.id())
     }
 
     /// The group of the channel with it.
@@ -136,7 +145,7 @@ impl PeerCells {
 
     /// Where the node is on this path, if that is known.
     pub fn address(&self, path: PathId) -> Option<Address> {
-        self.addresses.get(path.index()).map(Cell::get).filter(Address::is_known)
+        self.addresses.get(path.index())?.get().known()
     }
 
     /// Where the node is, by path, as far as that is known.
@@ -218,7 +227,7 @@ impl NodeLedger<'_> {
 /// Whose the regions of a drive are: of one life of its place, which is that of the loans of its functions, so a drive
 /// that comes to the place of another one has others.
 pub(crate) fn drive_owner(loans: &[LoanConfig], drive: usize) -> Owner {
-    let lends = |loan: &&LoanConfig| matches!(loan.role, LoanRole::Lend { drive: of, .. } if of == drive);
+    let lends = |loan: &&LoanConfig| loan.role.lent().is_some_and(|lent| lent.drive == drive);
     let life = loans.iter().filter(lends).map(|loan| loan.life).max().unwrap_or_default();
     Owner(DRIVES | u64::from(life) << 16 | drive as u64)
 }
@@ -555,7 +564,6 @@ pub(crate) fn parts_of<'m>(arena: &'m Arena, kind: LoanKind) -> (Journal<'m>, Lo
     PartialEq,
     Eq,
     Debug,
-    Default,
     FromBytes,
     IntoBytes,
     Immutable,
@@ -568,9 +576,18 @@ pub(crate) fn parts_of<'m>(arena: &'m Arena, kind: LoanKind) -> (Journal<'m>, Lo
 pub struct Address(pub [u8; link::ADDRESS_BYTES]);
 
 impl Address {
-    /// Whether there is an address.
-    pub fn is_known(&self) -> bool {
-        *self != Self::default()
+    /// What stands for none in the ledger and in messages.
+    pub const NONE: Self = Self([0; link::ADDRESS_BYTES]);
+
+    /// The address, if it is any.
+    pub fn known(self) -> Option<Self> {
+        Some(self).filter(|address| *address != Self::NONE)
+    }
+}
+
+impl<A: Into<Address>> From<Option<A>> for Address {
+    fn from(address: Option<A>) -> Self {
+        address.map_or(Self::NONE, A::into)
     }
 }
 

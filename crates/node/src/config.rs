@@ -74,9 +74,9 @@ pub struct Route {
     pub max_frame: usize,
 }
 
-/// One loan.
+/// One loan: what its node does with it is a [`LoanRole`] to a card, and more to who keeps sockets and addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
-pub struct LoanConfig {
+pub struct LoanConfig<Role = LoanRole> {
     /// The secret of its line.
     pub secret: Secret,
     /// As its lender names the function.
@@ -94,7 +94,30 @@ pub struct LoanConfig {
     /// of.
     pub least_incarnation: Incarnation,
     /// Which side.
-    pub role: LoanRole,
+    pub role: Role,
+}
+
+impl<Role> LoanConfig<Role> {
+    /// The first assignment of a function, in the default group: nobody has used it, and no other loan had the place.
+    pub fn new(secret: Secret, function: FunctionId, role: Role) -> Self {
+        Self {
+            secret,
+            function,
+            group: Group::DEFAULT,
+            generation: LoanGeneration(0),
+            tenancy: Tenancy::default(),
+            life: 0,
+            least_incarnation: Incarnation(0),
+            role,
+        }
+    }
+
+    /// The same loan, with its side described in another way.
+    pub fn with_role<Other>(&self, role: Other) -> LoanConfig<Other> {
+        let Self { function, group, generation, tenancy, life, least_incarnation, .. } = *self;
+        let secret = self.secret.clone();
+        LoanConfig { secret, function, group, generation, tenancy, life, least_incarnation, role }
+    }
 }
 
 impl CardConfig {
@@ -117,9 +140,7 @@ impl CardConfig {
     /// itself.
     pub(crate) fn may_meet(&self, node: NodeId, group: Group) -> bool {
         self.loans.iter().filter(|loan| loan.group == group).any(|loan| match &loan.role {
-            LoanRole::Lend { allowed, .. } => {
-                allowed.as_deref().is_none_or(|allowed| allowed.contains(&node))
-            }
+            LoanRole::Lend(lent) => lent.may_have(node),
             LoanRole::Borrow { lender, .. } => lender.key.id() == node,
             LoanRole::Vacant | LoanRole::VacantSlot => false,
         })
@@ -141,20 +162,36 @@ impl CardConfig {
     }
 }
 
+/// A function of a drive that is lent.
+#[derive(Clone, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
+pub struct LendConfig {
+    /// Which of [`CardConfig::drives`].
+    pub drive: usize,
+    /// Which of its controllers: 0 is the physical function's.
+    pub controller: u16,
+    /// What the function may do.
+    pub limit: Limit,
+    /// The nodes that may have it; `None`: all that have its line.
+    pub allowed: Option<Box<[NodeId]>>,
+}
+
+impl LendConfig {
+    /// The physical function of a drive, without limits, for all that have its line.
+    pub fn of(drive: usize) -> Self {
+        Self { drive, controller: 0, limit: Limit::NONE, allowed: None }
+    }
+
+    /// Whether a node may have it.
+    pub fn may_have(&self, node: NodeId) -> bool {
+        self.allowed.as_deref().is_none_or(|allowed| allowed.contains(&node))
+    }
+}
+
 /// What a node does with a loan.
 #[derive(Clone, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
 pub enum LoanRole {
     /// Lends a function of a drive. No two loans lend the same one.
-    Lend {
-        /// Which of [`CardConfig::drives`].
-        drive: usize,
-        /// Which of its controllers: 0 is the physical function's.
-        controller: u16,
-        /// What the function may do.
-        limit: Limit,
-        /// The nodes that may have it; `None`: all that have its line.
-        allowed: Option<Box<[NodeId]>>,
-    },
+    Lend(LendConfig),
     /// Borrows one.
     Borrow {
         /// Whose it is.
@@ -174,6 +211,11 @@ pub enum LoanRole {
 }
 
 impl LoanRole {
+    /// What is lent, if anything is.
+    pub fn lent(&self) -> Option<&LendConfig> {
+        if let Self::Lend(lent) = self { Some(lent) } else { None }
+    }
+
     /// Whether a virtual machine uses the place.
     pub fn is_slot(&self) -> bool {
         matches!(self, Self::Borrow { edge: BorrowEdge::Slot { .. }, .. } | Self::VacantSlot)

@@ -4,7 +4,7 @@ use core::cell::Cell as StdCell;
 
 use base::ledger::{Journal, Owner};
 
-use crate::config::{LoanConfig, LoanRole};
+use crate::config::{LendConfig, LoanConfig, LoanRole};
 use crate::parts::{DriveCells, DriveConfig, FairShare, Subsystem};
 use crate::places::Places;
 
@@ -39,7 +39,7 @@ impl<'m> Drive<'m> {
         let mut lent = Vec::new();
         let mut functions = Vec::new();
         for (loan, config) in loans.iter().enumerate() {
-            if let LoanRole::Lend { drive, controller, .. } = config.role
+            if let LoanRole::Lend(LendConfig { drive, controller, .. }) = config.role
                 && drive == index
             {
                 assert!(!functions.contains(&controller), "a function has one loan");

@@ -14,7 +14,7 @@ use pcie::{Bdf, Header};
 use crate::borrower::BorrowedDrive;
 use crate::card::Unusable;
 use crate::cells::{EndCells, LoanParts};
-use crate::config::{BorrowEdge, LoanRole};
+use crate::config::{BorrowEdge, LendConfig, LoanRole};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
 use crate::parts::Controller;
@@ -170,7 +170,7 @@ pub(crate) fn compose<'m>(
 ) -> Box<dyn Endpoint<'m> + 'm> {
     let (gauges, at) = (&parts.cells.edge, (place, requester_of(place)));
     match (parts.end, role) {
-        (EndCells::Lent(function), LoanRole::Lend { drive, controller, limit, .. }) => {
+        (EndCells::Lent(function), LoanRole::Lend(LendConfig { drive, controller, limit, .. })) => {
             let drive =
                 drives[*drive].as_ref().expect("a configuration has the drives that it lends functions of");
             let subsystem = &drive.subsystem;

@@ -52,7 +52,7 @@ pub use cells::{
     Address, EdgeGauges, EndCells, Gauges, LedgerLoans, LoanCells, LoanKind, LoanParts, MAX_DRIVES,
     MAX_LOANS, MAX_RAILS, MAX_SLOTS, NO_GAUGES, NodeLedger, PeerCells, ledger_bytes,
 };
-pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, RailConfig, Rails, Route};
+pub use config::{BorrowEdge, CardConfig, LendConfig, LoanConfig, LoanRole, RailConfig, Rails, Route};
 pub use denial::{Denial, Right};
 pub use map::{Grant, Granted, granted_by_guest, granted_to_drive, granted_to_host, granted_to_slot};
 pub use parts::{

@@ -26,6 +26,7 @@ use crate::drive::Drive;
 use crate::endpoint::{Remains, compose};
 use crate::gauges::ChannelGauges;
 use crate::opening::Opening;
+use crate::places::Deadline;
 use crate::refusal::Refusal;
 use crate::transaction::requester_of;
 
@@ -86,7 +87,7 @@ pub(crate) struct Loan<'m> {
     /// Work for the medium that this card has given out and that has not ended.
     given: Vec<MediaId>,
     /// When the loan is to be looked at, as far as that is known; others can only make it earlier.
-    deadline: StdCell<Option<Option<Instant>>>,
+    deadline: StdCell<Deadline>,
 }
 
 impl<'m> Loan<'m> {
@@ -132,7 +133,7 @@ impl<'m> Loan<'m> {
             may_have_media: true,
             fault: Fault::None,
             given: Vec::new(),
-            deadline: StdCell::new(None),
+            deadline: StdCell::default(),
         };
         loan.meet_peer(channel);
         loan.inform(now);
@@ -293,11 +294,11 @@ impl<'m> Loan<'m> {
         if !self.takes_steps() {
             return None;
         }
-        match self.deadline.get().filter(|_| self.is_steady()) {
-            Some(known) => known,
-            None => {
+        match self.deadline.get() {
+            Deadline::Known(deadline) if self.is_steady() => deadline,
+            _ => {
                 let deadline = self.find_deadline(channel);
-                self.deadline.set(Some(deadline));
+                self.deadline.set(Deadline::Known(deadline));
                 deadline
             }
         }
@@ -356,7 +357,7 @@ impl<'m> Loan<'m> {
     /// Something may have changed: everybody asks again.
     fn wake(&mut self) {
         self.may_have_media = true;
-        self.deadline.set(None);
+        self.deadline.take();
     }
 
     pub(crate) fn poll_media(&mut self, loan: usize) -> Option<MediaWork<'m>> {
@@ -380,7 +381,7 @@ impl<'m> Loan<'m> {
         let answer = ask(function);
         if function.sending() > before {
             self.more = true;
-            self.deadline.set(None);
+            self.deadline.take();
         }
         Some(answer)
     }
@@ -645,7 +646,7 @@ impl<'m> Loan<'m> {
         let Opening::Offer(offer) = &mut self.opening else { return false };
         let is_news = offer.set_information(now, information);
         if is_news {
-            self.deadline.set(None);
+            self.deadline.take();
         }
         is_news
     }

@@ -40,8 +40,8 @@ impl<'m> Opening<'m> {
                 }
                 Self::Claim(claim)
             }
-            LoanRole::Lend { allowed, .. } => {
-                let (allowed, tenancy, life) = (allowed.clone(), loan.tenancy, card.life);
+            LoanRole::Lend(lent) => {
+                let (allowed, tenancy, life) = (lent.allowed.clone(), loan.tenancy, card.life);
                 let config = OfferConfig { function, generation, secret, allowed, tenancy, life };
                 Self::Offer(Offer::new(&cells.offer, journal, config, now))
             }

@@ -19,7 +19,7 @@ use self::callers::Callers;
 use crate::card::{Outgoing, Rooms, Way};
 use crate::cells::{Address, MAX_RAILS, PeerCells};
 use crate::config::{CardConfig, LoanRole, RailConfig, Rails, Route};
-use crate::places::Places;
+use crate::places::{Deadline, Places};
 use crate::whereabouts::Whereabouts;
 
 /// How frames to this node name the channel with the peer in this place.
@@ -52,7 +52,7 @@ pub(crate) struct Contact {
     domain: DomainId,
     least_incarnation: Incarnation,
     /// Where it was, by rail, when it had something of this one.
-    known: [Address; MAX_RAILS],
+    known: [Option<Address>; MAX_RAILS],
 }
 
 impl Contact {
@@ -60,7 +60,7 @@ impl Contact {
     pub(crate) fn of((key, group): (PublicKey, Group), card: &CardConfig) -> Self {
         let mut contact = Self::default();
         if let Some(holder) = card.holders.iter().find(|holder| holder.key == key) {
-            (contact.domain, contact.known) = (holder.domain, holder.addresses);
+            (contact.domain, contact.known) = (holder.domain, holder.addresses.map(Address::known));
         }
         for loan in &card.loans {
             let LoanRole::Borrow { lender, routes, .. } = &loan.role else { continue };
@@ -82,8 +82,8 @@ impl Contact {
     fn rails(&self) -> [Option<PathConfig>; MAX_RAILS] {
         RailId::ALL.map(|rail| {
             let route = self.routes.iter().find(|route| route.rail == rail);
-            let is_known = self.known[rail.index()].is_known();
-            let max_frame = route.map(|route| route.max_frame).or_else(|| is_known.then_some(MAX_FRAME));
+            let known = self.known[rail.index()].map(|_| MAX_FRAME);
+            let max_frame = route.map(|route| route.max_frame).or(known);
             max_frame.map(|max_frame| PathConfig { max_frame })
         })
     }
@@ -111,7 +111,9 @@ pub(crate) struct Peer<'m> {
     /// The channel may have a frame to send: since the last step nobody has been told that it has none.
     may_transmit: bool,
     /// When the channel is to be looked at, as far as that is known.
-    deadline: StdCell<Option<Option<Instant>>>,
+    deadline: StdCell<Deadline>,
+    /// Whose place it is.
+    key: PublicKey,
     /// The node.
     node: NodeId,
     /// It is this one.
@@ -125,14 +127,13 @@ pub(crate) struct Peer<'m> {
 impl<'m> Peer<'m> {
     /// The peer in `place`, as this card finds it. `seed` is as random as the card's, and of this peer only.
     pub(crate) fn new(
-        cells: &'m PeerCells,
+        (key, cells): (PublicKey, &'m PeerCells),
         journal: Journal<'m>,
         card: &CardConfig,
         place: usize,
         seed: [u8; 32],
         now: Instant,
     ) -> Self {
-        let key = cells.key.get();
         // A node that calls itself has two channels: one calls, and one is called.
         let calls = key != card.identity.public() || cells.calls_itself();
         let group = cells.group();
@@ -151,15 +152,16 @@ impl<'m> Peer<'m> {
             located: card.holders.iter().find(|holder| holder.key == key).copied(),
             known: BTreeMap::new(),
             may_transmit: true,
-            deadline: StdCell::new(None),
+            deadline: StdCell::default(),
+            key,
             node: key.id(),
             is_own: key == card.identity.public(),
             joined: None,
             has_failed: false,
         };
         if peer.channel.peer().is_none() {
-            for (rail, address) in RailId::ALL.into_iter().zip(contact.known).filter(|(_, it)| it.is_known())
-            {
+            let known = RailId::ALL.into_iter().zip(contact.known);
+            for (rail, address) in known.filter_map(|(rail, address)| Some((rail, address?))) {
                 for (own, _) in RailId::present(&card.rails) {
                     peer.locate(PathId::new(own, rail), address);
                 }
@@ -175,7 +177,7 @@ impl<'m> Peer<'m> {
             let is_news = self.said(route.rail).is_some_and(|before| before != route.peer);
             for path in RailId::ALL.map(|own| PathId::new(own, route.rail)) {
                 let cell = &self.cells.addresses[path.index()];
-                if is_news || !cell.get().is_known() {
+                if is_news || cell.get().known().is_none() {
                     cell.set(self.journal, route.peer);
                     self.cells.proven.update(self.journal, |proven| proven & !(1 << path.index()));
                 }
@@ -214,7 +216,7 @@ impl<'m> Peer<'m> {
 
     /// Loans have come or gone: the node is called as long as one of them borrows from it.
     pub(crate) fn follow(&mut self, now: Instant, card: &CardConfig) {
-        let contact = Contact::of((self.key(), self.group()), card);
+        let contact = Contact::of((self.key, self.group()), card);
         self.channel.set_peer_rails(now, contact.rails());
         self.route(contact.routes);
         self.call_if_wanted(now);
@@ -257,11 +259,8 @@ impl<'m> Peer<'m> {
             return None;
         }
         let (_, _, domain) = self.channel.peer()?;
-        let mut addresses = [Address::default(); MAX_RAILS];
-        for (rail, address) in RailId::ALL.into_iter().zip(&mut addresses) {
-            *address = self.cells.proven_address(rail).unwrap_or_default();
-        }
-        let located = Some(Whereabouts { key: self.key(), domain, addresses });
+        let addresses = RailId::ALL.map(|rail| self.cells.proven_address(rail).into());
+        let located = Some(Whereabouts { key: self.key, domain, addresses });
         let is_news = self.located != located;
         self.located = located;
         located.filter(|_| is_news)
@@ -288,12 +287,12 @@ impl<'m> Peer<'m> {
 
     /// The place is nobody's from now on.
     pub(crate) fn leave(&self) {
-        self.cells.key.set(self.journal, PublicKey::default());
+        self.cells.set_key(self.journal, None);
     }
 
     /// Whose place it is.
     pub(crate) fn key(&self) -> PublicKey {
-        self.cells.key.get()
+        self.key
     }
 
     /// The group of the channel with it.
@@ -318,7 +317,7 @@ impl<'m> Peer<'m> {
     /// Something may have changed: the channel is asked again.
     pub(crate) fn wake(&mut self) {
         self.may_transmit = true;
-        self.deadline.set(None);
+        self.deadline.take();
     }
 
     /// The channel is asked once more, for tests of what it had said.
@@ -338,9 +337,14 @@ impl<'m> Peer<'m> {
         if self.has_failed {
             return None;
         }
-        let deadline = self.deadline.get().unwrap_or_else(|| self.channel.poll_timeout());
-        self.deadline.set(Some(deadline));
-        deadline
+        match self.deadline.get() {
+            Deadline::Known(deadline) => deadline,
+            Deadline::Stale => {
+                let deadline = self.channel.poll_timeout();
+                self.deadline.set(Deadline::Known(deadline));
+                deadline
+            }
+        }
     }
 
     /// Takes a frame that has come on `path` from `from`.
@@ -362,16 +366,16 @@ impl<'m> Peer<'m> {
     }
 
     /// Another life of the node than the one that is met is refused, and was at this address: that one is told so.
-    pub(crate) fn note_twin(&mut self, call: CallName) -> Address {
-        let at = self.callers.address_of(call).unwrap_or_default();
-        self.channel.tell_of_twin(at.0);
+    pub(crate) fn note_twin(&mut self, call: CallName) -> Option<Address> {
+        let at = self.callers.address_of(call);
+        self.channel.tell_of_twin(Address::from(at).0);
         self.wake();
         at
     }
 
     /// Where it is on the first path that it is known on.
-    pub(crate) fn address(&self) -> Address {
-        self.cells.addresses().map(|(_, address)| address).find(Address::is_known).unwrap_or_default()
+    pub(crate) fn address(&self) -> Option<Address> {
+        self.cells.addresses().map(|(_, address)| address).next()
     }
 
     /// A call was taken that came on `path` from `from`: its answer goes there.
@@ -394,7 +398,7 @@ impl<'m> Peer<'m> {
             Heard::Nothing | Heard::Proposal(_) | Heard::Again(_) => return,
             Heard::Newcomer => {
                 for rail in RailId::ALL {
-                    let said = self.said(rail).unwrap_or_default();
+                    let said = self.said(rail).into();
                     let paths = RailId::ALL.map(|own| PathId::new(own, rail));
                     paths.iter().for_each(|path| known[path.index()].set(journal, said));
                 }
@@ -445,12 +449,12 @@ impl<'m> Peer<'m> {
         if !self.may_transmit() {
             return None;
         }
-        self.deadline.set(None);
+        self.deadline.take();
         let room = &mut PeerRooms { rooms, place };
         if let Some(copy) = self.callers.next_copy() {
             let len = copy.bytes.len();
             room.of(copy.path)[..len].copy_from_slice(&copy.bytes);
-            return Some(Outgoing { way: way(copy.path, place), to: copy.to, len });
+            return Some(Outgoing { way: way(copy.path, place), to: Some(copy.to), len });
         }
         // What goes to a peer whose address is not known is dropped, as a network would.
         loop {
@@ -460,7 +464,7 @@ impl<'m> Peer<'m> {
             };
             let way = way(frame.path, place);
             if let Way::Private(_) = way {
-                return Some(Outgoing { way, to: Address::default(), len: frame.len });
+                return Some(Outgoing { way, to: None, len: frame.len });
             }
             let bytes = &room.of(frame.path)[..frame.len];
             let to = match frame.answers {
@@ -468,7 +472,8 @@ impl<'m> Peer<'m> {
                 None if is_call(bytes) => self.address_of_call(&frame, bytes),
                 None => self.address_for(&frame),
             };
-            if let Some(to) = to.filter(Address::is_known) {
+            let to = to.and_then(Address::known);
+            if to.is_some() {
                 return Some(Outgoing { way, to, len: frame.len });
             }
         }

@@ -50,10 +50,10 @@ impl<'m> Peers<'m> {
     pub(crate) fn new(ledger: &NodeLedger<'m>, card: &CardConfig, now: Instant) -> Self {
         let mut peers = Self { places: Vec::new(), made: 0 };
         for (place, cells) in ledger.peers() {
-            if cells.node().is_some_and(|node| card.may_meet(node, cells.group())) {
-                peers.occupy(place, cells, ledger.journal, card, now);
+            if let Some(key) = cells.key().filter(|key| card.may_meet(key.id(), cells.group())) {
+                peers.occupy(place, (key, cells), ledger.journal, card, now);
             } else {
-                cells.key.set(ledger.journal, PublicKey::default());
+                cells.set_key(ledger.journal, None);
             }
         }
         peers
@@ -234,10 +234,10 @@ impl<'m> Peers<'m> {
         }
         // It is nobody's: if this is cut short, whoever comes next does it again.
         journal.clear(cells);
-        cells.key.set(journal, key);
+        cells.set_key(journal, Some(key));
         cells.calls_itself.set(journal, calls_itself.into());
         cells.group.set(journal, group.0);
-        self.occupy(place, cells, journal, card, now);
+        self.occupy(place, (key, cells), journal, card, now);
         journal.commit();
         Ok(())
     }
@@ -245,7 +245,7 @@ impl<'m> Peers<'m> {
     fn occupy(
         &mut self,
         place: usize,
-        cells: &'m PeerCells,
+        cells: (PublicKey, &'m PeerCells),
         journal: Journal<'m>,
         card: &CardConfig,
         now: Instant,

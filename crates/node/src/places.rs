@@ -50,6 +50,16 @@ pub(crate) struct Found {
     pub(crate) waits: bool,
 }
 
+/// When somebody is to be looked at, remembered from one question to the next.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Deadline {
+    /// It may be another one than was found last.
+    #[default]
+    Stale,
+    /// What was found still holds.
+    Known(Option<Instant>),
+}
+
 /// Some of the places.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct PlaceSet([u64; WORDS]);

@@ -52,8 +52,8 @@ pub struct Sighting {
     pub node: NodeId,
     /// What it has asked for, if it came so far.
     pub function: Option<FunctionId>,
-    /// Where it was last; all zeroes: nobody knows.
-    pub at: Address,
+    /// Where it was last, if anybody knows.
+    pub at: Option<Address>,
     /// How often.
     pub count: u64,
 }
@@ -83,7 +83,7 @@ struct Row {
 
 impl Sightings {
     /// Remembers one, in no step: what a card that dies has not said is seen again.
-    pub(crate) fn note(&self, cause: Cause, node: NodeId, function: Option<FunctionId>, at: Address) {
+    pub(crate) fn note(&self, cause: Cause, node: NodeId, function: Option<FunctionId>, at: Option<Address>) {
         let head = cause.code() << 48 | function.map_or(0, |function| 1 << 32 | u64::from(function.0));
         let node = words::<NODE_WORDS>(&node.0);
         let is_it = |row: &&Row| row.head.get() == head && row.node.each_ref().map(Counter::get) == node;
@@ -91,7 +91,7 @@ impl Sightings {
         let Some(row) = known.or_else(|| self.rows.iter().min_by_key(|row| row.rank())) else { return };
         self.total.add(1);
         let count = known.map_or(0, |row| row.count.get()) + 1;
-        row.write(head, node, words::<ADDRESS_WORDS>(&at.0), count, self.total.get());
+        row.write(head, node, words::<ADDRESS_WORDS>(&Address::from(at).0), count, self.total.get());
     }
 
     /// All that are remembered.
@@ -130,12 +130,12 @@ impl Row {
     fn read(&self) -> Option<Sighting> {
         let (head, count) = (self.head.get(), self.count.get());
         let cause = self.cause()?;
-        let (mut node, mut at) = (NodeId::default(), Address::default());
+        let (mut node, mut at) = (NodeId::default(), Address::NONE);
         bytes(&self.node, &mut node.0);
         bytes(&self.at, &mut at.0);
         let function = (head >> 32 & 1 != 0).then_some(FunctionId(head as u32));
         let is_whole = self.sum.get() == self.total() && self.head.get() == head;
-        is_whole.then_some(Sighting { cause, node, function, at, count })
+        is_whole.then_some(Sighting { cause, node, function, at: at.known(), count })
     }
 }
 
@@ -163,8 +163,8 @@ mod tests {
         Box::new(zerocopy::transmute!([0_u8; size_of::<Sightings>()]))
     }
 
-    fn address(number: u8) -> Address {
-        Address([number; 28])
+    fn address(number: u8) -> Option<Address> {
+        Some(Address([number; 28]))
     }
 
     #[test]

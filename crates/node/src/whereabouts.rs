@@ -13,7 +13,7 @@ pub struct Whereabouts {
     pub key: PublicKey,
     /// Its domain.
     pub domain: DomainId,
-    /// By rail, an address that has answered a challenge; all zeroes: none has.
+    /// By rail, an address that has answered a challenge; [`Address::NONE`]: none has.
     pub addresses: [Address; MAX_RAILS],
 }
 

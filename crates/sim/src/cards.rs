@@ -7,8 +7,8 @@ use core::time::Duration;
 use link::{Name, Secret};
 use node::agent::Agent;
 use node::{
-    BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route,
-    Way, Whereabouts,
+    BorrowEdge, Card, CardConfig, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole, NodeKey,
+    NodeLedger, Route, Way, Whereabouts,
 };
 
 use crate::checkers::freshness::{Freshness, Origin};
@@ -317,21 +317,19 @@ impl<'w> World<'w> {
             };
             let frame = &buffer[..outgoing.len];
             self.check_frame(node, frame);
-            let rail = match outgoing.way {
-                Way::Rail(rail) => rail.get(),
-                Way::Private(_) => {
-                    self.write_memory(node, frame);
-                    continue;
-                }
+            let (Way::Rail(rail), Some(to)) = (outgoing.way, outgoing.to) else {
+                self.write_memory(node, frame);
+                continue;
             };
+            let rail = rail.get();
             if node == LENDER {
-                self.besiege(outgoing.to, frame);
-                self.check_destination(outgoing.to, rail, frame);
+                self.besiege(to, frame);
+                self.check_destination(to, rail, frame);
             }
             let frame = Frame {
-                to: usize::from(outgoing.to.0[0]).wrapping_sub(1),
+                to: usize::from(to.0[0]).wrapping_sub(1),
                 rail,
-                at: Network::rail_of(outgoing.to),
+                at: Network::rail_of(to),
                 from: Network::address(node, rail.into()),
                 bytes: frame.to_vec(),
                 origin: Origin::Peer,
@@ -371,7 +369,7 @@ impl<'w> World<'w> {
             role: if node == LENDER {
                 let (drive, controller) =
                     if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };
-                LoanRole::Lend { drive, controller, limit: node::Limit::NONE, allowed: None }
+                LoanRole::Lend(LendConfig { controller, ..LendConfig::of(drive) })
             } else {
                 let max_frame = self.frame_bytes;
                 let route =

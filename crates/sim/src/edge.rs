@@ -25,6 +25,31 @@ pub(crate) struct Socket {
     sent: u64,
 }
 
+/// How many bytes the kernel can put there.
+pub(crate) fn room_in(spans: &[Option<Span<'_>>]) -> usize {
+    spans.iter().flatten().map(Span::len).sum()
+}
+
+/// The kernel puts bytes there, for which there is room.
+pub(crate) fn write(spans: &[Option<Span<'_>>], journal: Journal<'_>, mut bytes: &[u8]) {
+    for span in spans.iter().flatten() {
+        let part = span.part(0, bytes.len());
+        let (now, later) = bytes.split_at(part.len());
+        part.write(journal, now);
+        bytes = later;
+    }
+}
+
+/// All bytes that the kernel finds there.
+pub(crate) fn read(spans: &[Span<'_>]) -> Vec<u8> {
+    let bytes = |span: &Span<'_>| {
+        let mut bytes = vec![0; span.len()];
+        span.read(&mut bytes);
+        bytes
+    };
+    spans.iter().flat_map(bytes).collect()
+}
+
 impl<'w> World<'w> {
     /// The kernel's stores are never killed and never logged.
     pub(crate) fn kernel(&self, node: usize) -> Journal<'w> {
@@ -95,17 +120,8 @@ impl<'w> World<'w> {
     /// The agent tells a new card of its sockets.
     pub(crate) fn tell_edges(&mut self, node: usize, loan: usize) {
         for slot in 0..node::EDGE_CONNECTIONS {
-            let idle = self.nodes[node].card.as_ref().is_none_or(|card| card.edge_is_idle(loan, slot));
-            let alive = match self.nodes[node].sockets[loan][slot] {
-                None if idle => true,
-                None => self.act(node, |card, now| card.edge_closed(now, loan, slot)),
-                Some(socket) => {
-                    (!idle || self.act(node, |card, now| card.edge_open(now, loan, slot)))
-                        && self.act(node, |card, now| card.edge_received(now, loan, slot, socket.received))
-                        && self.act(node, |card, now| card.edge_sent(now, loan, slot, socket.sent))
-                }
-            };
-            if !alive {
+            let moved = self.nodes[node].sockets[loan][slot].map(|socket| [socket.received, socket.sent]);
+            if !self.act(node, |card, now| card.edge_resume(now, loan, slot, moved)) {
                 return;
             }
         }
@@ -131,18 +147,13 @@ impl<'w> World<'w> {
         let Some(card) = self.nodes[node].card.as_ref() else { return false };
         let waiting = self.clients[socket.client].1.outbox.len();
         let spans = card.edge_receive_spans(loan, slot, socket.received);
-        let room: usize = spans.iter().flatten().map(Span::len).sum();
+        let room = room_in(&spans);
         if waiting == 0 || room == 0 {
             return true;
         }
         let len = self.portion(waiting.min(room));
         let bytes: Vec<u8> = self.clients[socket.client].1.outbox.drain(..len).collect();
-        let (journal, mut rest) = (self.kernel(node), &bytes[..]);
-        for span in spans.iter().flatten() {
-            let part = span.part(0, rest.len());
-            part.write(journal, &rest[..part.len()]);
-            rest = &rest[part.len()..];
-        }
+        write(&spans, self.kernel(node), &bytes);
         let position = socket.received + len as u64;
         if let Some(socket) = &mut self.nodes[node].sockets[loan][slot] {
             socket.received = position;
@@ -162,26 +173,16 @@ impl<'w> World<'w> {
         }
         self.check_commit(node);
         let Some(card) = self.nodes[node].card.as_ref() else { return false };
-        let mut spans = [const { None }; 8];
-        let empty = card.pages(loan).span(base::ledger::PageIndex(0), 0, 0);
-        let mut list = [empty; 8];
-        let count = card.edge_send_spans(loan, slot, socket.sent, &mut list);
-        spans.iter_mut().zip(&list[..count]).for_each(|(kept, span)| *kept = Some(*span));
-        let room: usize = list[..count].iter().map(Span::len).sum();
-        if room == 0 {
+        let mut spans = [Span::empty(); 8];
+        let count = card.edge_send_spans(loan, slot, socket.sent, &mut spans);
+        let mut bytes = read(&spans[..count]);
+        if bytes.is_empty() {
             self.fail(names::COMPLETIONS, "there are bytes for a client, but they are nowhere".into());
             return false;
         }
-        let len = self.portion(room);
-        let mut bytes = Vec::with_capacity(len);
-        for span in &list[..count] {
-            let part = span.part(0, len - bytes.len());
-            let start = bytes.len();
-            bytes.resize(start + part.len(), 0);
-            part.read(&mut bytes[start..]);
-        }
+        bytes.truncate(self.portion(bytes.len()));
         self.deliver(node, loan, socket.client, &bytes);
-        let position = socket.sent + len as u64;
+        let position = socket.sent + bytes.len() as u64;
         if let Some(socket) = &mut self.nodes[node].sockets[loan][slot] {
             socket.sent = position;
         }

@@ -326,7 +326,7 @@ impl<'w> World<'w> {
             let mut frame = self.buffer[..sent.len].to_vec();
             match sent.way {
                 Way::Rail(rail) => {
-                    let to = usize::from(sent.to.0[0]) - 1;
+                    let to = sent.to.map_or(0, |to| usize::from(to.0[0])) - 1;
                     self.seats[to].card.handle_frame(now, rail, seat::address(node), &mut frame);
                     self.check(to)?;
                 }

@@ -41,14 +41,14 @@ impl World<'_> {
                 let now = now + HANDSHAKE_RETRY_MAX * attempt as u32;
                 card.handle_timeout(now);
                 while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
-                    let Way::Rail(rail) = sent.way else { continue };
+                    let (Way::Rail(rail), Some(to)) = (sent.way, sent.to) else { continue };
                     let rail = rail.get();
                     let bytes = self.buffer[..sent.len].to_vec();
                     let (from, origin, by) = (REPEATER, Origin::Peer, Life { node: BORROWER, number: 0 });
                     self.former.push(Frame {
                         to: LENDER,
                         rail,
-                        at: Network::rail_of(sent.to),
+                        at: Network::rail_of(to),
                         from,
                         bytes,
                         origin,

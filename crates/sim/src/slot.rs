@@ -7,6 +7,7 @@ use base::ledger::Span;
 use node::{Card, DescriptorId, Peeked};
 
 use crate::client::Finding;
+use crate::edge::{read, room_in, write};
 use crate::marks::Mark;
 use crate::world::{BORROWER, Event, World};
 
@@ -145,18 +146,11 @@ impl World<'_> {
         }
         let idle = self.nodes[BORROWER].card.as_ref().is_none_or(|card| card.slot_is_idle(loan));
         let socket = &self.slots[loan];
-        let (sent, received, mail) = (socket.sent, socket.received, socket.mail.clone());
-        match (socket.connected, idle) {
-            (false, true) => {}
-            (true, true) => _ = self.act(BORROWER, |card, now| card.slot_open(now, loan)),
-            (false, false) => _ = self.act(BORROWER, |card, now| card.slot_closed(now, loan)),
-            (true, false) => {
-                let lives = self.act(BORROWER, |card, now| card.slot_sent(now, loan, sent))
-                    && self.act(BORROWER, |card, now| card.slot_received(now, loan, received));
-                if let Some((number, bytes, descriptors)) = mail.filter(|_| lives) {
-                    self.act(BORROWER, |card, now| card.slot_taken(now, loan, number, &bytes, &descriptors));
-                }
-            }
+        let mail = socket.mail.clone().filter(|_| socket.connected && !idle);
+        let moved = socket.connected.then_some([socket.received, socket.sent]);
+        let lives = self.act(BORROWER, |card, now| card.slot_resume(now, loan, moved));
+        if let Some((number, bytes, descriptors)) = mail.filter(|_| lives) {
+            self.act(BORROWER, |card, now| card.slot_taken(now, loan, number, &bytes, &descriptors));
         }
     }
 
@@ -228,16 +222,14 @@ impl World<'_> {
         }
     }
 
-    fn put_bytes(&mut self, loan: usize, mut most: usize) -> bool {
+    fn put_bytes(&mut self, loan: usize, most: usize) -> bool {
         let journal = self.kernel(BORROWER);
         let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
-        for span in card.slot_receive_spans(loan, self.slots[loan].received, most).into_iter().flatten() {
-            let len = span.len().min(most);
-            let bytes: Vec<u8> = self.guests[loan].outbox.drain(..len).map(|(byte, _)| byte).collect();
-            span.part(0, len).write(journal, &bytes);
-            self.slots[loan].received += len as u64;
-            most -= len;
-        }
+        let spans = card.slot_receive_spans(loan, self.slots[loan].received, most);
+        let len = room_in(&spans).min(most);
+        let bytes: Vec<u8> = self.guests[loan].outbox.drain(..len).map(|(byte, _)| byte).collect();
+        write(&spans, journal, &bytes);
+        self.slots[loan].received += len as u64;
         let received = self.slots[loan].received;
         self.wake_soon(BORROWER);
         !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.slot_received(now, loan, received))
@@ -265,12 +257,7 @@ impl World<'_> {
         let count = card.slot_send_spans(loan, sent, &mut spans);
         let Some(memory) = self.memories.clone().filter(|_| count > 0) else { return true };
         self.check_commit(BORROWER);
-        let mut bytes = Vec::new();
-        for span in &spans[..count] {
-            let start = bytes.len();
-            bytes.resize(start + span.len(), 0);
-            span.read(&mut bytes[start..]);
-        }
+        let mut bytes = read(&spans[..count]);
         bytes.truncate(self.portion(bytes.len()));
         if let Err(found) = self.guests[loan].receive(self.now, &bytes, &memory) {
             self.found(found);

@@ -8,7 +8,7 @@ use io::address::Addresses;
 use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
 use super::{lend, serve, socket};
-use node::{Refusal, Tenancy};
+use node::{LoanConfig, Refusal, Secret};
 
 use crate::cli::SocketAccess;
 use crate::config::{Loan, LoanEdge};
@@ -55,17 +55,10 @@ pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
 /// The loan of a line, for whoever uses it.
 pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration) -> LoanSpec {
     let secret = *line.secret().reveal();
-    LoanSpec {
-        function: line.function().as_str().to_owned(),
-        function_id: lend::function_id(&secret),
-        group: line.group(),
-        secret,
-        generation: 0,
-        tenancy: Tenancy::default(),
-        life: 0,
-        least_incarnation: 0,
-        end: LoanEnd::Borrow { lender: line.lender(), peers: *line.addresses(), edge, io_timeout },
-    }
+    let end = LoanEnd::Borrow { lender: line.lender(), peers: *line.addresses(), edge, io_timeout };
+    let config = LoanConfig::new(Secret(secret), lend::function_id(&secret), end);
+    let config = LoanConfig { group: line.group(), ..config };
+    LoanSpec { function: line.function().as_str().to_owned(), config }
 }
 
 /// Rails of a node that attaches what it does not know yet, if nobody says more.
@@ -80,7 +73,7 @@ pub(super) fn addresses_of<'a>(lenders: impl Iterator<Item = &'a Addresses>) -> 
 
 /// The same of the lenders of loans.
 pub(super) fn lenders<'a>(loans: impl Iterator<Item = &'a LoanSpec>) -> Addresses {
-    addresses_of(loans.filter_map(|loan| match &loan.end {
+    addresses_of(loans.filter_map(|loan| match &loan.config.role {
         LoanEnd::Borrow { peers, .. } => Some(peers),
         LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
     }))

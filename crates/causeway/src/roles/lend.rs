@@ -14,7 +14,7 @@ use io::address::Addresses;
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use io::event::Event;
 use io::files::{Image, LastWrites};
-use node::{DriveConfig, Lender, Limit};
+use node::{DriveConfig, FunctionId, LendConfig, Lender, Limit, LoanConfig, Secret};
 
 use super::image;
 use crate::cli::{ByteSize, LendArgs};
@@ -160,7 +160,7 @@ impl Ready {
     }
 
     /// They, and how nodes name them.
-    pub(super) fn function_ids(&self, state: &StateDir) -> Result<Vec<(FunctionName, u32)>, Failure> {
+    pub(super) fn function_ids(&self, state: &StateDir) -> Result<Vec<(FunctionName, FunctionId)>, Failure> {
         let functions = functions(&self.device)?.into_iter();
         let id = |name: &FunctionName| function_id(&function_secret(state.key(), name));
         Ok(functions.map(|Lent { name, .. }| (name.clone(), id(&name))).collect())
@@ -193,21 +193,15 @@ fn loans(device: &Device, place: usize, state: &StateDir) -> Result<Vec<LoanSpec
     let mut loans = Vec::new();
     for Lent { name: function, controller, limit, group } in functions(device)? {
         let secret = function_secret(state.key(), &function);
-        loans.push(LoanSpec {
-            function: function.as_str().to_owned(),
-            function_id: function_id(&secret),
-            group,
-            secret,
-            generation: 0,
-            // Memory is new in each life of the node.
-            tenancy: match device.source.memory() {
-                Some(_) => state.renew_tenancy(&function)?,
-                None => state.tenancy(&function)?,
-            },
-            life: 0,
-            least_incarnation: 0,
-            end: LoanEnd::Lend { drive: place, controller, limit, allowed: allowed.clone() },
-        });
+        let lent = LendConfig { drive: place, controller, limit, allowed: allowed.clone() };
+        // Memory is new in each life of the node.
+        let tenancy = match device.source.memory() {
+            Some(_) => state.renew_tenancy(&function)?,
+            None => state.tenancy(&function)?,
+        };
+        let first = LoanConfig::new(Secret(secret), function_id(&secret), LoanEnd::Lend(lent));
+        let config = LoanConfig { group, tenancy, ..first };
+        loans.push(LoanSpec { function: function.as_str().to_owned(), config });
     }
     Ok(loans)
 }
@@ -252,18 +246,18 @@ pub(super) fn lines<'a>(
         .into_iter()
         .map(|loan| {
             let function = loan.function.parse().map_err(Failure::usage)?;
-            let secret = Key::new(loan.secret);
+            let secret = Key::new(loan.config.secret.0);
             let line = Line::new(lender, secret, addresses, function).map_err(Failure::usage)?;
-            Ok(line.in_group(loan.group).reveal())
+            Ok(line.in_group(loan.config.group).reveal())
         })
         .collect()
 }
 
 /// How nodes name a function: anyone who has its key can tell, and nobody needs to be asked.
-pub(super) fn function_id(key: &[u8; 32]) -> u32 {
+pub(super) fn function_id(key: &[u8; 32]) -> FunctionId {
     // The word is older than the name: another one would rename every drive.
     let [a, b, c, d, ..] = link::derive(key, u64::from_le_bytes(*b"group\0\0\0"));
-    u32::from_le_bytes([a, b, c, d])
+    FunctionId(u32::from_le_bytes([a, b, c, d]))
 }
 
 /// No card was started: nothing was written.
@@ -276,7 +270,7 @@ pub(super) fn withdraw(layouts: &[(FunctionName, u64)], state: &StateDir) {
 
 /// What no other drive has: the node's identity and the drive's name in one number.
 fn unique_id(state: &StateDir, drive: &FunctionName) -> u64 {
-    state.serial() ^ u64::from(function_id(&function_secret(state.key(), drive))).rotate_left(32)
+    state.serial() ^ u64::from(function_id(&function_secret(state.key(), drive)).0).rotate_left(32)
 }
 
 /// The secret of one function, from the node's and the function's name.

@@ -28,7 +28,7 @@ pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
         here.slots.extend(slot.clone());
         let Some((node, name)) = cells.edge().peer().filter(|_| report::has_stream(cells)) else { continue };
         let peer = domain(cells.edge().peer_domain(), node, &name.to_string(), false);
-        let role = match loan.end {
+        let role = match loan.config.role {
             LoanEnd::Lend { .. } => Role::Lender,
             LoanEnd::Borrow { .. } => Role::Borrower,
             LoanEnd::Vacant { .. } => continue,

@@ -9,8 +9,8 @@ use base::times::HOLD;
 use io::agent::{self, Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::event::Event;
 use node::{
-    Cause, ChannelStats, Cipher, DriverCells, FunctionCells, FunctionId, Name, Right, ServerCells,
-    SessionCounters, StreamStats, Tenancy,
+    Cause, ChannelStats, Cipher, DriverCells, FunctionCells, FunctionId, LendConfig, Name, Right,
+    ServerCells, SessionCounters, StreamStats, Tenancy,
 };
 
 use super::domains::Domains;
@@ -56,7 +56,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
             row.retransmissions += retransmissions(cells);
         }
         status.streams.push(stream(loan, cells));
-        if let LoanEnd::Lend { .. } = &loan.end {
+        if loan.lent().is_some() {
             let device = device(view, loan, cells);
             status.devices.push(Device { leaving: leaving.devices.contains(&device.drive), ..device });
         }
@@ -90,7 +90,7 @@ pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
             silence,
             rails: Vec::new(),
         });
-        match loan.end {
+        match loan.config.role {
             LoanEnd::Lend { .. } => peer.lent.push(loan.function.clone()),
             LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => peer.borrowed.push(loan.function.clone()),
         }
@@ -117,11 +117,11 @@ fn add_rails(view: &View<'_>, cells: LoanView<'_>, rails: &mut Vec<trouble::Rail
 /// What others have of this node just now, and who.
 pub(super) fn in_use<'a>(view: &View<'a>) -> impl Iterator<Item = (&'a str, String)> + use<'a> {
     // Of one that has been taken just now the card has not shown yet that it is open: but whose it is was made durable.
-    let is_had = |loan: &LoanSpec, cells| is_open(cells) || loan.tenancy.is_held;
-    let lent = view.loans().filter(|(loan, _)| matches!(loan.end, LoanEnd::Lend { .. }));
+    let is_had = |loan: &LoanSpec, cells| is_open(cells) || loan.config.tenancy.is_held;
+    let lent = view.loans().filter(|(loan, _)| loan.lent().is_some());
     let had = lent.filter(move |(loan, cells)| is_had(loan, *cells));
-    had.map(|(loan, cells)| match loan.tenancy.is_held {
-        true => (loan.function.as_str(), loan.tenancy.name.to_string()),
+    had.map(|(loan, cells)| match loan.config.tenancy.is_held {
+        true => (loan.function.as_str(), loan.config.tenancy.name.to_string()),
         false => (loan.function.as_str(), peer_name(cells)),
     })
 }
@@ -153,8 +153,7 @@ pub(super) fn kept(view: &View<'_>) -> Vec<trouble::Kept> {
 pub(super) fn sightings(view: &View<'_>) -> Vec<trouble::Sighting> {
     let loans = &view.spec().loans;
     let lent = |function: FunctionId| {
-        let is_it =
-            |loan: &&LoanSpec| matches!(loan.end, LoanEnd::Lend { .. }) && loan.function_id == function.0;
+        let is_it = |loan: &&LoanSpec| loan.lent().is_some() && loan.config.function == function;
         loans.iter().find(is_it).map(|loan| loan.function.clone())
     };
     let own = || view.spec().rails.iter().map(|rail| rail.socket.local().into()).collect();
@@ -162,7 +161,7 @@ pub(super) fn sightings(view: &View<'_>) -> Vec<trouble::Sighting> {
         cause: it.cause,
         node: it.node,
         function: it.function.and_then(lent),
-        at: it.at.try_into().ok(),
+        at: it.at.and_then(|at| at.try_into().ok()),
         met: if it.cause == Cause::Twin { view.addresses_of(it.node) } else { own() },
         count: it.count,
     });
@@ -177,7 +176,7 @@ fn named(name: Name, node: NodeId) -> String {
 /// Loans whose lender has never answered, and for how long those in their places have been waited for.
 pub(super) fn wanted(view: &View<'_>, waited: impl Fn(usize) -> Duration) -> Vec<trouble::Wanted> {
     let never_met = view.loans().enumerate().filter(|(_, (_, cells))| cells.edge().peer().is_none());
-    let wanted = never_met.filter_map(|(place, (loan, _))| match &loan.end {
+    let wanted = never_met.filter_map(|(place, (loan, _))| match &loan.config.role {
         LoanEnd::Borrow { peers, lender, .. } => {
             let at: Vec<String> = peers.iter().map(|(_, address)| address.to_string()).collect();
             let (function, node) = (loan.function.clone(), lender.key.id().to_string());
@@ -272,7 +271,7 @@ fn channel(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Channel {
     let count = |of: fn(&ChannelStats) -> u64| cells.channel().map_or(0, of);
     Channel {
         peer: peer_node(cells),
-        group: loan.group.0,
+        group: loan.config.group.0,
         state: if view.silence(cells) > base::times::SILENCE { "silent" } else { "open" }.to_owned(),
         sealed: view.spec().protection.is_sealed(),
         cipher: Cipher::from_number(cells.edge().cipher.get() as u8).map(|cipher| cipher.name().to_owned()),
@@ -297,7 +296,7 @@ fn stream(loan: &LoanSpec, cells: LoanView<'_>) -> Stream {
 }
 
 fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
-    let LoanEnd::Lend { drive, controller, limit, .. } = &loan.end else { return Device::default() };
+    let Some(LendConfig { drive, controller, limit, .. }) = loan.lent() else { return Device::default() };
     let Some(drive) = view.spec().drive(*drive) else { return Device::default() };
     let kept = holder(view, loan, cells);
     let lent_to = is_open(cells).then(|| peer_name(cells));
@@ -331,12 +330,12 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
         "open" if silent => "silent",
         "open" => "up",
         "closed" => "returned",
-        "idle" if matches!(loan.end, LoanEnd::Lend { .. }) => "free",
+        "idle" if loan.lent().is_some() => "free",
         _ => "connecting",
     };
     let silent_s =
         silence.filter(|_| matches!(state, "silent" | "connecting")).map(|time| time.as_secs_f64());
-    let (role, edge) = match loan.end.edge() {
+    let (role, edge) = match loan.config.role.edge() {
         None => (Role::Lender, None),
         Some(Edge::Nbd { path, .. }) => (Role::Borrower, Some(crate::edge::nbd(path))),
         Some(Edge::Vm { path, .. }) => (Role::Borrower, Some(crate::edge::vfio_user(path))),
@@ -344,8 +343,8 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
     };
     Loan {
         function: loan.function.clone(),
-        generation: loan.generation,
-        group: loan.group.0,
+        generation: loan.config.generation.0,
+        group: loan.config.group.0,
         role,
         peer: kept.as_ref().map_or_else(|| peer_name(cells), |(holder, _)| holder.clone()),
         state: state.to_owned(),
@@ -408,7 +407,7 @@ fn counters(view: &View<'_>) -> Counters {
         count("malformed_tlps", edge.malformed_tlps.get() + stream(|it| it.malformed_tlps.get()));
         count("completion_timeouts", edge.completion_timeouts.get());
         count("information_frames", edge.information_frames.get());
-        match loan.end {
+        match loan.config.role {
             LoanEnd::Lend { .. } => count_lent(cells, &mut count),
             LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => {
                 count("unflushed_writes", edge.kept_writes.get());

@@ -190,9 +190,9 @@ impl Node {
         let last_writes = last_writes.map_or_else(|| writes_of_memory(&state, &drives), Ok);
         let last_writes =
             last_writes.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
-        let held = loans.iter().filter(|loan| loan.tenancy.is_held).map(|loan| loan.tenancy.node);
+        let held = loans.iter().map(|loan| loan.config.tenancy).filter(|tenancy| tenancy.is_held);
         state.forget_strangers()?;
-        let holders = state.holders(&held.collect())?;
+        let holders = state.holders(&held.map(|tenancy| tenancy.node).collect())?;
         let spec = NodeSpec {
             name: name.to_string(),
             identity: state.identity().clone(),
@@ -384,17 +384,22 @@ impl Node {
 
     /// A place may have another loan since one was given back.
     fn is_returned(&self, loan: usize) -> bool {
-        self.agent.view().spec().loans.get(loan).is_some_and(|it| self.returned.get(&loan) == Some(&it.life))
+        self.agent
+            .view()
+            .spec()
+            .loans
+            .get(loan)
+            .is_some_and(|it| self.returned.get(&loan) == Some(&it.config.life))
     }
 
     fn note_returned(&mut self, loan: usize) {
-        let life = self.agent.view().spec().loans.get(loan).map(|it| it.life);
+        let life = self.agent.view().spec().loans.get(loan).map(|it| it.config.life);
         self.returned.extend(life.map(|life| (loan, life)));
     }
 
     fn borrowed(&self) -> impl Iterator<Item = (usize, LoanView<'_>)> {
         let loans = self.agent.view().loans().enumerate();
-        loans.filter_map(|(index, (loan, cells))| match loan.end {
+        loans.filter_map(|(index, (loan, cells))| match loan.config.role {
             LoanEnd::Borrow { .. } => Some((index, cells)),
             LoanEnd::Vacant { .. } | LoanEnd::Lend { .. } => None,
         })
@@ -504,7 +509,7 @@ impl Node {
 
 /// Why not all virtual machines of a node can have a domain of their own, if so.
 fn homeless(block: DomainBlock, loans: &[LoanSpec]) -> Option<Failure> {
-    let machine = |loan: &LoanSpec| match loan.end.edge() {
+    let machine = |loan: &LoanSpec| match loan.config.role.edge() {
         Some(Edge::Vm { machine, .. }) => Some(*machine),
         _ => None,
     };
@@ -520,7 +525,7 @@ fn homeless(block: DomainBlock, loans: &[LoanSpec]) -> Option<Failure> {
 fn stands_twice(loans: &[LoanSpec]) -> Option<&str> {
     let mut seen = BTreeSet::new();
     let mut filled = loans.iter().filter(|loan| !loan.is_vacant());
-    filled.find(|loan| !seen.insert(loan.function_id)).map(|loan| loan.function.as_str())
+    filled.find(|loan| !seen.insert(loan.config.function)).map(|loan| loan.function.as_str())
 }
 
 impl Node {
@@ -581,7 +586,7 @@ fn limit(agent: &mut Agent, function: &str, iops: Option<u64>, bytes_per_s: Opti
         Ok(limit) => limit,
         Err(error) => return Response::Refused { why: error.to_string() },
     };
-    let lent = |loan: &LoanSpec| matches!(loan.end, LoanEnd::Lend { .. }) && loan.function == function;
+    let lent = |loan: &LoanSpec| loan.lent().is_some() && loan.function == function;
     let loan = agent.view().spec().loans.iter().position(lent);
     match loan {
         Some(loan) if agent.set_limit(loan, limit) => {
@@ -598,9 +603,9 @@ fn limit(agent: &mut Agent, function: &str, iops: Option<u64>, bytes_per_s: Opti
 fn clear_fault(agent: &mut Agent, state: &StateDir, faults: &mut BTreeSet<usize>, device: &str) -> Response {
     let spec = agent.view().spec();
     let lends = |drive: usize| {
-        spec.loans.iter().any(|loan| {
-            matches!(&loan.end, LoanEnd::Lend { drive: of, .. } if *of == drive) && loan.function == device
-        })
+        spec.loans
+            .iter()
+            .any(|loan| loan.lent().is_some_and(|lent| lent.drive == drive) && loan.function == device)
     };
     let mut named =
         spec.drives().filter(|(place, it)| it.name == device || it.source == device || lends(*place));

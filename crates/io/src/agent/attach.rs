@@ -10,16 +10,27 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use base::ids::NodeId;
-use node::SessionCells;
+use node::{FunctionId, LendConfig, LoanConfig, Secret, SessionCells};
 
 use super::change::Told;
 use super::clients::stop_listening_at;
 use super::{Agent, Edge, LoanEnd, LoanSpec};
 
 impl LoanSpec {
+    /// A place without a loan, and who may use what comes there.
+    pub fn vacant(edge: Option<Edge>) -> Self {
+        let config = LoanConfig::new(Secret([0; 32]), FunctionId(0), LoanEnd::Vacant { edge });
+        Self { function: String::new(), config }
+    }
+
+    /// What it lends, if it lends anything.
+    pub fn lent(&self) -> Option<&LendConfig> {
+        if let LoanEnd::Lend(lent) = &self.config.role { Some(lent) } else { None }
+    }
+
     /// The node that it borrows from, if it borrows.
     pub(super) fn lender(&self) -> Option<NodeId> {
-        match &self.end {
+        match &self.config.role {
             LoanEnd::Borrow { lender, .. } => Some(lender.key.id()),
             LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
         }
@@ -27,14 +38,14 @@ impl LoanSpec {
 
     /// Whether this is a place without a loan.
     pub fn is_vacant(&self) -> bool {
-        matches!(&self.end, LoanEnd::Vacant { .. })
+        matches!(&self.config.role, LoanEnd::Vacant { .. })
     }
 }
 
 /// By which incarnation a node with these loans calls itself at least to `lender`, whatever it borrows there.
 pub(super) fn least_incarnation(loans: &[LoanSpec], lender: NodeId) -> u64 {
     let its = loans.iter().filter(|loan| loan.lender() == Some(lender));
-    its.map(|loan| loan.least_incarnation).max().unwrap_or_default()
+    its.map(|loan| loan.config.least_incarnation).max().unwrap_or_default().0
 }
 
 impl LoanEnd {
@@ -76,7 +87,7 @@ impl Agent {
     pub fn attach(&mut self, loan: usize, spec: LoanSpec) -> io::Result<()> {
         let mut coming = [(loan, spec)];
         if let Err(error) = self.reserve(&coming, self.spec.drives.len()) {
-            coming[0].1.end.vacate();
+            coming[0].1.config.role.vacate();
             return Err(error);
         }
         let [(_, spec)] = coming;
@@ -129,7 +140,7 @@ impl Agent {
     /// before is closed.
     pub fn move_edge(&mut self, loan: usize, to: &Path, socket: Option<UnixListener>) {
         self.slots.ignore_one(&self.spec.loans, loan, &self.waiter);
-        let edge = self.spec.loans.get_mut(loan).and_then(|loan| loan.end.edge_mut());
+        let edge = self.spec.loans.get_mut(loan).and_then(|loan| loan.config.role.edge_mut());
         let Some(Edge::Vm { path, listener, .. }) = edge else { return };
         if path != to {
             stop_listening_at(path, listener);
@@ -144,7 +155,7 @@ impl Agent {
     /// Nobody new is accepted at a place that has no loan any more.
     pub(super) fn vacate(&mut self, loan: usize) {
         self.slots.ignore_one(&self.spec.loans, loan, &self.waiter);
-        self.spec.loans[loan].end.vacate();
+        self.spec.loans[loan].config.role.vacate();
     }
 }
 
@@ -158,7 +169,7 @@ mod tests {
     fn a_message_of_a_loan_that_is_gone_is_of_nobody() {
         let ([mut loan], _callers) =
             listening("present", 0, |path, listener| Edge::Vm { path, listener, machine: 0 });
-        loan.life = 2;
+        loan.config.life = 2;
         let loans = [loan];
         let present = |place, life| crate::agent::is_present(&loans, place, life);
         assert!(present(0, 2) && !present(0, 1) && !present(0, 3));
@@ -170,13 +181,13 @@ mod tests {
     fn a_vacant_place_still_says_where_its_socket_was() {
         let ([mut loan], _callers) =
             listening("vacate", 0, |path, listener| Edge::Vm { path, listener, machine: 0 });
-        let path_of = |loan: &LoanSpec| match loan.end.edge() {
+        let path_of = |loan: &LoanSpec| match loan.config.role.edge() {
             Some(Edge::Vm { path, listener, .. }) => (path.clone(), listener.is_some()),
             _ => panic!("it is a slot"),
         };
         let (path, listens) = path_of(&loan);
         assert!(listens);
-        loan.end.vacate();
+        loan.config.role.vacate();
         assert!(loan.is_vacant());
         assert_eq!(path_of(&loan), (path, false));
     }

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use node::{LoanKind, MAX_DRIVES, MAX_LOANS, Tenancy, Whereabouts};
+use node::{LoanKind, MAX_DRIVES, MAX_LOANS, Whereabouts};
 
 use super::drives::Seen;
 use super::lenders::Lenders;
@@ -100,7 +100,7 @@ impl Agent {
         let drives = arrivals.drives.iter().map(|(place, _)| place + 1).max().unwrap_or(0);
         let drives = drives.max(self.spec.drives.len());
         if let Err(error) = self.reserve(&arrivals.loans, drives) {
-            arrivals.loans.iter_mut().for_each(|(_, loan)| loan.end.vacate());
+            arrivals.loans.iter_mut().for_each(|(_, loan)| loan.config.role.vacate());
             return Err(error);
         }
         self.spec.drives.resize_with(drives, || None);
@@ -134,16 +134,16 @@ impl Agent {
     /// The place has this loan from now on, of which the card is to be told in this way.
     pub(super) fn seat(&mut self, place: usize, loan: LoanSpec) -> Told {
         if place == self.spec.loans.len() {
-            self.spec.loans.push(vacant());
+            self.spec.loans.push(LoanSpec::vacant(None));
             self.clients.append_place();
             self.slots.append_place();
         }
         let before = &self.spec.loans[place];
         assert!(before.is_vacant(), "a loan moves in where there is none");
-        assert!(loan.life > before.life, "each loan of a place has an incarnation of its own");
+        assert!(loan.config.life > before.config.life, "each loan of a place has an incarnation of its own");
         let told = self.how_told(place);
         if let Some(card) = &mut self.card {
-            card.outbox.renew(place, loan.life);
+            card.outbox.renew(place, loan.config.life);
         }
         self.forget_wants(place);
         self.spec.loans[place] = loan;
@@ -184,7 +184,7 @@ impl Agent {
         if let Some(LoanEnd::Borrow {
             edge: Edge::Nbd { path, listener } | Edge::Vm { path, listener, .. },
             ..
-        }) = self.spec.loans.get_mut(loan).map(|loan| &mut loan.end)
+        }) = self.spec.loans.get_mut(loan).map(|loan| &mut loan.config.role)
         {
             if let Some(listener) = listener.as_ref() {
                 // One that is not in the set is just as good.
@@ -217,7 +217,7 @@ impl Agent {
         let loans = loans_of(&self.spec.loans, drive);
         for loan in &loans {
             self.forget_wants(*loan);
-            self.spec.loans[*loan].end = LoanEnd::Vacant { edge: None };
+            self.spec.loans[*loan].config.role = LoanEnd::Vacant { edge: None };
         }
         self.leaving.push(Leaving { place: drive, loans: loans.clone(), spec, seen });
         self.core.handle_withdrawn(drive, loans);
@@ -227,10 +227,10 @@ impl Agent {
     /// Only these nodes may have what a drive lends; whoever has it keeps it.
     pub fn set_allowed(&mut self, drive: usize, nodes: Option<&[base::ids::NodeId]>) {
         for loan in &mut self.spec.loans {
-            if let LoanEnd::Lend { drive: of, allowed, .. } = &mut loan.end
-                && *of == drive
+            if let LoanEnd::Lend(lent) = &mut loan.config.role
+                && lent.drive == drive
             {
-                *allowed = nodes.map(Box::from);
+                lent.allowed = nodes.map(Box::from);
             }
         }
         let allowed: Allowed = nodes.map(Box::from);
@@ -250,7 +250,7 @@ impl Agent {
         let Some(spec) = self.spec.drive(drive) else { return };
         let places = loans_of(&self.spec.loans, drive);
         let has_any = |holder: &&Whereabouts| {
-            let mut tenancies = places.iter().map(|place| &self.spec.loans[*place].tenancy);
+            let mut tenancies = places.iter().map(|place| &self.spec.loans[*place].config.tenancy);
             tenancies.any(|tenancy| tenancy.is_held && tenancy.node == holder.node())
         };
         let holders = self.spec.holders.iter().filter(has_any).cloned().collect();
@@ -315,21 +315,6 @@ impl Agent {
 
 /// Where functions of a drive are lent.
 fn loans_of(loans: &[LoanSpec], drive: usize) -> Vec<usize> {
-    let lends = |loan: &LoanSpec| matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive);
+    let lends = |loan: &LoanSpec| loan.lent().is_some_and(|lent| lent.drive == drive);
     (0..loans.len()).filter(|at| lends(&loans[*at])).collect()
-}
-
-/// A place that never had a loan.
-fn vacant() -> LoanSpec {
-    LoanSpec {
-        function: String::new(),
-        function_id: 0,
-        group: base::ids::Group::DEFAULT,
-        secret: [0; 32],
-        generation: 0,
-        tenancy: Tenancy::default(),
-        life: 0,
-        least_incarnation: 0,
-        end: LoanEnd::Vacant { edge: None },
-    }
 }

@@ -53,7 +53,7 @@ pub(super) fn stop_listening(loans: &mut [LoanSpec]) {
     for loan in loans {
         if let LoanEnd::Borrow {
             edge: Edge::Nbd { path, listener } | Edge::Vm { path, listener, .. }, ..
-        } = &mut loan.end
+        } = &mut loan.config.role
         {
             stop_listening_at(path, listener);
         }
@@ -68,7 +68,7 @@ pub(super) fn stop_listening_at(path: &Path, listener: &mut Option<UnixListener>
 }
 
 fn listener(loan: &LoanSpec) -> Option<&UnixListener> {
-    match &loan.end {
+    match &loan.config.role {
         LoanEnd::Borrow { edge: Edge::Nbd { listener, .. }, .. } => listener.as_ref(),
         _ => None,
     }

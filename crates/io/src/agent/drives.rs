@@ -315,12 +315,11 @@ impl Agent {
     /// Changes what the function of a lent loan may do, from now on and for the cards to come. False if nothing is lent
     /// there.
     pub fn set_limit(&mut self, loan: usize, limit: Limit) -> bool {
-        let Some(LoanEnd::Lend { limit: known, .. }) =
-            self.spec.loans.get_mut(loan).map(|loan| &mut loan.end)
+        let Some(LoanEnd::Lend(lent)) = self.spec.loans.get_mut(loan).map(|loan| &mut loan.config.role)
         else {
             return false;
         };
-        *known = limit;
+        lent.limit = limit;
         self.tell_of(loan, ToLoan::Limit(limit));
         true
     }
@@ -394,11 +393,8 @@ impl Agent {
         let mut lost = BTreeSet::new();
         let loans = &self.spec.loans;
         let mut heed = |completion: Completion| {
-            if let Some(LoanEnd::Lend { drive, .. }) =
-                lost_by(&completion).and_then(|loan| Some(&loans.get(loan)?.end))
-            {
-                lost.insert(*drive);
-            }
+            let lent = lost_by(&completion).and_then(|loan| loans.get(loan)?.lent());
+            lost.extend(lent.map(|lent| lent.drive));
         };
         while self.ring.as_mut().is_some_and(|ring| ring.reap(&mut heed).is_some()) {}
         Some(lost)

@@ -34,7 +34,7 @@ impl Agent {
 
     /// Whether a node has something of this one, as is durable.
     fn has_something(&self, node: NodeId) -> bool {
-        self.spec.loans.iter().any(|loan| loan.tenancy.is_held && loan.tenancy.node == node)
+        self.spec.loans.iter().any(|loan| loan.config.tenancy.is_held && loan.config.tenancy.node == node)
     }
 
     /// It is durable that nobody has used this incarnation before: the node calls itself by it in a borrowed loan.
@@ -49,7 +49,7 @@ impl Agent {
     }
 
     pub(super) fn tell_tenancy(&mut self, loan: usize, tenancy: Tenancy) {
-        let former = core::mem::replace(&mut self.spec.loans[loan].tenancy, tenancy);
+        let former = core::mem::replace(&mut self.spec.loans[loan].config.tenancy, tenancy);
         if former.is_held && !self.has_something(former.node) {
             self.spec.holders.retain(|holder| holder.node() != former.node);
             self.core.handle_holder_gone(former.node);
@@ -59,7 +59,8 @@ impl Agent {
     }
 
     pub(super) fn tell_incarnation(&mut self, loan: usize, incarnation: u64) {
-        self.spec.loans[loan].least_incarnation = incarnation;
-        self.tell_of(loan, ToLoan::Incarnation(Incarnation(incarnation)));
+        let incarnation = Incarnation(incarnation);
+        self.spec.loans[loan].config.least_incarnation = incarnation;
+        self.tell_of(loan, ToLoan::Incarnation(incarnation));
     }
 }

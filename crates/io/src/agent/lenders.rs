@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use base::ids::RailId;
+use base::ids::{Incarnation, RailId};
 use node::Route;
 
 use super::{LoanEnd, LoanSpec, Rail};
@@ -17,7 +17,7 @@ const UNKNOWN_FRAME: usize = 1280;
 pub(super) struct Lenders<'a> {
     rails: &'a [Rail],
     /// By key: by which incarnation this node calls itself at least.
-    least: BTreeMap<[u8; 32], u64>,
+    least: BTreeMap<[u8; 32], Incarnation>,
     /// By rail and address: bytes of the largest frame.
     frames: BTreeMap<(RailId, RailAddress), usize>,
 }
@@ -27,16 +27,16 @@ impl<'a> Lenders<'a> {
     pub(super) fn of(loans: &[LoanSpec], rails: &'a [Rail]) -> Self {
         let mut least = BTreeMap::new();
         for loan in loans {
-            if let LoanEnd::Borrow { lender, .. } = &loan.end {
-                let known: &mut u64 = least.entry(lender.key.0).or_default();
-                *known = (*known).max(loan.least_incarnation);
+            if let LoanEnd::Borrow { lender, .. } = &loan.config.role {
+                let known: &mut Incarnation = least.entry(lender.key.0).or_default();
+                *known = (*known).max(loan.config.least_incarnation);
             }
         }
         Self { rails, least, frames: BTreeMap::new() }
     }
 
     /// By which incarnation this node calls itself at least to the lender with this key, whatever it borrows there.
-    pub(super) fn least_incarnation(&self, key: &[u8; 32]) -> u64 {
+    pub(super) fn least_incarnation(&self, key: &[u8; 32]) -> Incarnation {
         self.least.get(key).copied().unwrap_or_default()
     }
 
@@ -70,15 +70,16 @@ mod tests {
     fn all_loans_with_a_lender_know_what_one_of_them_knows() {
         let loan = |name: &str, key: u8, least_incarnation| {
             let ([mut loan], _callers) = listening(name, 0, |path, listener| Edge::Nbd { path, listener });
-            let LoanEnd::Borrow { lender, .. } = &mut loan.end else { panic!("it borrows") };
+            let LoanEnd::Borrow { lender, .. } = &mut loan.config.role else { panic!("it borrows") };
             lender.key.0 = [key; 32];
-            LoanSpec { least_incarnation, ..loan }
+            loan.config.least_incarnation = Incarnation(least_incarnation);
+            loan
         };
         let mut vacant = loan("lenders-vacant", 1, 9);
-        vacant.end.vacate();
+        vacant.config.role.vacate();
         let loans = [loan("lenders-a", 1, 3), loan("lenders-b", 1, 7), loan("lenders-c", 2, 5), vacant];
         let lenders = Lenders::of(&loans, &[]);
-        let least = [1, 2, 3].map(|key| lenders.least_incarnation(&[key; 32]));
+        let least = [1, 2, 3].map(|key| lenders.least_incarnation(&[key; 32]).0);
         assert_eq!(least, [7, 5, 0]);
     }
 }

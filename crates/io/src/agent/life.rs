@@ -135,7 +135,7 @@ impl Agent {
         let plan = self.write_plan()?;
         let child = self.spawn(&theirs, &plan)?;
         let pid = child.pid();
-        let mut outbox = Outbox::new(self.spec.loans.iter().map(|loan| loan.life).collect());
+        let mut outbox = Outbox::new(self.spec.loans.iter().map(|loan| loan.config.life).collect());
         self.slots.tell_all(&self.spec.loans, &mut outbox);
         for (loan, slot, _) in self.clients.connections() {
             outbox.push_of(loan, ToLoan::Connection { slot });

@@ -28,13 +28,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::RuleSet;
-use base::ids::{
-    CardGeneration, DomainBlock, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId,
-};
+use base::ids::{CardGeneration, DomainBlock, DomainId, Incarnation, LifeId, NodeId, RailId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
-    BorrowEdge, CardConfig, DriveConfig, FlashConfig, FunctionId, Lender, Limit, LoanConfig, LoanKind,
-    LoanRole, Name, NodeKey, NodeLedger, Protection, Refusal, Secret, Tenancy, Whereabouts,
+    BorrowEdge, CardConfig, DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, LoanRole,
+    Name, NodeKey, NodeLedger, Protection, Refusal, Secret, Tenancy, Whereabouts,
 };
 use tracing::debug;
 
@@ -111,7 +109,7 @@ impl NodeSpec {
 
     /// The domain that a loan belongs to at this node.
     pub fn domain_of(&self, loan: &LoanSpec) -> DomainId {
-        match loan.end.edge() {
+        match loan.config.role.edge() {
             Some(Edge::Vm { machine, .. }) => self.domain_of_machine(*machine),
             _ => self.domains.node(),
         }
@@ -154,37 +152,14 @@ pub struct Rail {
 pub struct LoanSpec {
     /// The function's name.
     pub function: String,
-    /// The secret of its line.
-    pub secret: [u8; 32],
-    /// The same, as its lender knows it.
-    pub function_id: u32,
-    /// The zone that it is lent in.
-    pub group: Group,
-    /// Which assignment this is.
-    pub generation: u64,
-    /// Of what is lent: who has used it last, as it was made durable.
-    pub tenancy: Tenancy,
-    /// Greater whenever the place is given to another loan: 0 from the start, more for whoever is attached later.
-    pub life: u32,
-    /// To its lender the node is in this incarnation at least: that has seen a greater one than the state folder knew of.
-    pub least_incarnation: u64,
-    /// Which side, with its resources.
-    pub end: LoanEnd,
+    /// What cards are told of it, but that they know its side as a [`LoanRole`].
+    pub config: LoanConfig<LoanEnd>,
 }
 
-/// The side of a loan.
+/// The side of a loan, with its resources.
 pub enum LoanEnd {
-    /// Lends a function of a drive.
-    Lend {
-        /// Which of [`NodeSpec::drives`].
-        drive: usize,
-        /// Which of its controllers: 0 is the physical function's.
-        controller: u16,
-        /// What the function may do.
-        limit: Limit,
-        /// The nodes that may have it; `None`: all that have its line.
-        allowed: Option<Box<[NodeId]>>,
-    },
+    /// Lends a function of one of [`NodeSpec::drives`].
+    Lend(LendConfig),
     /// Borrows a drive.
     Borrow {
         /// Whose it is.
@@ -556,7 +531,7 @@ impl Agent {
     /// There is no room, or the ledger is corrupt: nothing has changed.
     fn reserve(&mut self, coming: &[(usize, LoanSpec)], drives: usize) -> io::Result<()> {
         let places: Vec<usize> = coming.iter().map(|(place, _)| *place).collect();
-        let rooms = coming.iter().filter_map(|(_, loan)| loan.end.room());
+        let rooms = coming.iter().filter_map(|(_, loan)| loan.config.role.room());
         self.grow_to(self.memory_for(&places, rooms, drives)?)
     }
 
@@ -577,7 +552,7 @@ impl Agent {
         let present = self.spec.loans.iter().enumerate().filter(|(place, _)| !places.contains(place));
         // What is leaving has its memory until it has left.
         let leaving = self.leaving.iter().flat_map(|leaving| leaving.loans.iter().map(|_| LoanKind::Lend));
-        let rooms = present.filter_map(|(_, loan)| loan.end.room()).chain(coming).chain(leaving);
+        let rooms = present.filter_map(|(_, loan)| loan.config.role.room()).chain(coming).chain(leaving);
         ledger_end(rooms, drives, Some(view::ledger(&self.mapping)), self.spec.ledger)
     }
 
@@ -664,7 +639,7 @@ impl Agent {
             rekey_frames: node::REKEY_FRAMES,
             rules: RuleSet::ALL,
         };
-        let load = |(place, loan): (usize, &LoanSpec)| match loan.end.edge()? {
+        let load = |(place, loan): (usize, &LoanSpec)| match loan.config.role.edge()? {
             Edge::Load(load) => Some((place, *load)),
             Edge::Nbd { .. } | Edge::Vm { .. } => None,
         };
@@ -693,14 +668,9 @@ impl Agent {
 
     /// What the card is told of a loan.
     fn loan_config(&self, loan: &LoanSpec, lenders: &mut Lenders<'_>) -> LoanConfig {
-        let mut least_incarnation = 0;
-        let role = match &loan.end {
-            LoanEnd::Lend { drive, controller, limit, allowed } => LoanRole::Lend {
-                drive: *drive,
-                controller: *controller,
-                limit: *limit,
-                allowed: allowed.clone(),
-            },
+        let mut least_incarnation = Incarnation::default();
+        let role = match &loan.config.role {
+            LoanEnd::Lend(lent) => LoanRole::Lend(lent.clone()),
             LoanEnd::Borrow { lender, peers, io_timeout, edge } => {
                 least_incarnation = lenders.least_incarnation(&lender.key.0);
                 let edge = match edge {
@@ -716,16 +686,7 @@ impl Agent {
             LoanEnd::Vacant { edge: Some(Edge::Vm { .. }) } => LoanRole::VacantSlot,
             LoanEnd::Vacant { .. } => LoanRole::Vacant,
         };
-        LoanConfig {
-            secret: Secret(loan.secret),
-            function: FunctionId(loan.function_id),
-            group: loan.group,
-            generation: LoanGeneration(loan.generation),
-            tenancy: loan.tenancy,
-            life: loan.life,
-            least_incarnation: Incarnation(least_incarnation),
-            role,
-        }
+        LoanConfig { least_incarnation, ..loan.config.with_role(role) }
     }
 
     fn take_messages(&mut self, events: &mut Vec<AgentEvent>) {
@@ -863,7 +824,7 @@ impl Drop for Agent {
 
 /// Whether a place has the loan of this life.
 fn is_present(loans: &[LoanSpec], place: usize, life: u32) -> bool {
-    loans.get(place).is_some_and(|loan| loan.life == life)
+    loans.get(place).is_some_and(|loan| loan.config.life == life)
 }
 
 /// Hears of it when the machine is restored from a snapshot, where that is permitted.
@@ -902,7 +863,7 @@ fn ledger_end(
 
 /// What there is room for in the ledger of a new node.
 fn rooms_of(spec: &NodeSpec) -> impl Iterator<Item = LoanKind> {
-    spec.loans.iter().filter_map(|loan| loan.end.room())
+    spec.loans.iter().filter_map(|loan| loan.config.role.room())
 }
 
 fn medium_of(image: &Image, has_ring: bool) -> MediumKind {

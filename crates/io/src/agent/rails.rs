@@ -27,7 +27,7 @@ impl Agent {
         let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
         let has = |id: RailId| self.spec.rails.iter().any(|rail| rail.id == id);
         for loan in &self.spec.loans {
-            let LoanEnd::Borrow { peers, .. } = &loan.end else { continue };
+            let LoanEnd::Borrow { peers, .. } = &loan.config.role else { continue };
             let routes = lenders.routes(peers);
             let Some(new) = routes.iter().find(|route| route.rail == rail) else { continue };
             let present = routes.iter().filter(|route| has(route.rail)).map(|route| route.max_frame);

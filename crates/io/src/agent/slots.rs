@@ -601,11 +601,11 @@ fn start_of(pid: i32) -> Option<u64> {
 }
 
 pub(super) fn is_slot(loan: &LoanSpec) -> bool {
-    matches!(loan.end.edge(), Some(Edge::Vm { .. }))
+    matches!(loan.config.role.edge(), Some(Edge::Vm { .. }))
 }
 
 fn listener(loan: &LoanSpec) -> Option<&UnixListener> {
-    match loan.end.edge() {
+    match loan.config.role.edge() {
         Some(Edge::Vm { listener, .. }) => listener.as_ref(),
         _ => None,
     }

@@ -2,6 +2,8 @@
 
 use std::os::unix::net::UnixStream;
 
+use node::FunctionId;
+
 use super::*;
 
 /// A loan with a socket to which so many have connected.
@@ -21,23 +23,14 @@ pub(super) fn listening(
     };
     let callers = (0..callers).map(connect).collect();
     std::fs::remove_file(&path).unwrap();
-    let loan = LoanSpec {
-        function: "nvme0".to_owned(),
-        secret: [0; 32],
-        function_id: 0,
-        group: base::ids::Group::DEFAULT,
-        generation: 0,
-        tenancy: Tenancy::default(),
-        life: 0,
-        least_incarnation: 0,
-        end: LoanEnd::Borrow {
-            lender: Lender::default(),
-            peers: "127.0.0.1:9".parse().unwrap(),
-            edge: edge(path, Some(listener)),
-            io_timeout: Duration::from_secs(1),
-        },
+    let end = LoanEnd::Borrow {
+        lender: Lender::default(),
+        peers: "127.0.0.1:9".parse().unwrap(),
+        edge: edge(path, Some(listener)),
+        io_timeout: Duration::from_secs(1),
     };
-    ([loan], callers)
+    let config = LoanConfig::new(Secret([0; 32]), FunctionId(0), end);
+    ([LoanSpec { function: "nvme0".to_owned(), config }], callers)
 }
 
 /// How many of them have been sent away.

@@ -78,7 +78,7 @@ impl<'a> View<'a> {
         // Many loans are with few peers, and an id is a hash.
         let mut peers = BTreeMap::new();
         loans.map(move |(place, spec)| {
-            let parts = cells.get(place, spec.life);
+            let parts = cells.get(place, spec.config.life);
             let mut known = |peer| *peers.entry(peer).or_insert_with(|| with_node(cells.peer(peer)));
             (spec, LoanView::new(parts, &mut known))
         })
@@ -86,14 +86,15 @@ impl<'a> View<'a> {
 
     /// Whether any of them is for a virtual machine.
     pub fn has_slots(&self) -> bool {
-        let is_slot = |loan: &LoanSpec| matches!(loan.end, LoanEnd::Borrow { edge: Edge::Vm { .. }, .. });
+        let is_slot =
+            |loan: &LoanSpec| matches!(loan.config.role, LoanEnd::Borrow { edge: Edge::Vm { .. }, .. });
         self.spec.loans.iter().any(is_slot)
     }
 
     /// The same of one place, if there is such a one.
     pub fn loan(&self, place: usize) -> Option<(&'a LoanSpec, LoanView<'a>)> {
         let spec = self.spec.loans.get(place)?;
-        let parts = self.ledger.loan(place, spec.life);
+        let parts = self.ledger.loan(place, spec.config.life);
         Some((spec, LoanView::new(parts, |peer| with_node(self.ledger.peer(peer)))))
     }
 
@@ -160,7 +161,7 @@ impl<'a> View<'a> {
         most: usize,
     ) -> (Vec<Grant>, usize) {
         let requester = node::requester_of(place);
-        let fixed: Vec<Grant> = match &loan.end {
+        let fixed: Vec<Grant> = match &loan.config.role {
             LoanEnd::Lend { .. } => node::granted_to_host(place).collect(),
             LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } => vec![node::granted_to_slot(requester)],
             LoanEnd::Borrow { edge: Edge::Nbd { .. } | Edge::Load(_), .. } => {
@@ -180,30 +181,26 @@ impl<'a> View<'a> {
     /// For whom a lent function is kept that has no stream of it, and for how long that node has not been heard: others
     /// may have the function when that is [`base::times::HOLD`].
     pub fn absent_holder(&self, loan: &LoanSpec, cells: LoanView<'_>) -> Option<(Tenancy, Duration)> {
-        let LoanEnd::Lend { allowed, .. } = &loan.end else { return None };
+        let lent = loan.lent()?;
         let offer = cells.offer()?;
         // A name and ids, of which any bytes will do.
         let (tenancy, heard) = settled(|| offer.absent_holder()).flatten()?;
-        let may_have = allowed.as_deref().is_none_or(|allowed| allowed.contains(&tenancy.node));
-        may_have.then(|| (tenancy, crate::card::now().since(heard)))
+        lent.may_have(tenancy.node).then(|| (tenancy, crate::card::now().since(heard)))
     }
 
     /// Who answers for which address of this node.
     pub fn decoder(&self) -> Decoder<Target> {
         let loans = self.spec.loans.iter().enumerate();
         let domain_of = |loan| self.spec.domain_of(loan);
-        node::decoder_of(loans.filter_map(|(place, loan)| Some((place, loan.end.kind()?, domain_of(loan)))))
+        node::decoder_of(
+            loans.filter_map(|(place, loan)| Some((place, loan.config.role.kind()?, domain_of(loan)))),
+        )
     }
 
     /// How the medium of a lent loan is driven.
     pub fn medium(&self, loan: &LoanSpec) -> Option<MediumKind> {
-        match &loan.end {
-            LoanEnd::Lend { drive, .. } => {
-                let image = &self.spec.drive(*drive)?.image;
-                Some(super::medium_of(image, self.has_ring()))
-            }
-            LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => None,
-        }
+        let image = &self.spec.drive(loan.lent()?.drive)?.image;
+        Some(super::medium_of(image, self.has_ring()))
     }
 
     /// What is done on purpose to the rail of this name.

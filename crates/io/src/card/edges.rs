@@ -1,20 +1,16 @@
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use base::Instant;
-use base::ledger::Span;
 use node::{Card, EDGE_CONNECTIONS};
 
 use super::input::Present;
-use super::{HOT, token};
+use super::{HOT, bytes, token};
 use crate::messages::{FromLoan, ToAgent};
 use crate::outbox::Outbox;
 use crate::plan::{EdgeAccounts, SharedCells};
-use crate::stream_socket::{self, StreamProgress};
+use crate::stream_socket::StreamProgress;
 use crate::wait::{Interest, Waiter};
-
-/// Pieces of memory in one send.
-const SEND_SPANS: usize = 64;
 
 /// The connections of clients: the card reads and writes their sockets itself, the kernel keeps the account.
 pub(super) struct Edges<'m> {
@@ -101,12 +97,7 @@ impl<'m> Edges<'m> {
         self.open[loan] |= 1 << slot;
         self.keep_hot(key, now);
         self.note_due(key);
-        if card.edge_is_idle(loan, slot) {
-            card.edge_open(now, loan, slot);
-        } else {
-            card.edge_sent(now, loan, slot, sent);
-            card.edge_received(now, loan, slot, received);
-        }
+        card.edge_resume(now, loan, slot, Some([received, sent]));
         Ok(())
     }
 
@@ -217,13 +208,8 @@ impl<'m> Edges<'m> {
         let connection = self.connections.get_mut(key).and_then(Option::as_mut);
         let Some(connection) = connection.filter(|it| !it.is_gone) else { return Outcome::Nothing };
         let position = accounts.received.position();
-        let spans = card.edge_receive_spans(loan, slot, position);
-        let spans = connection.present.offer(position, spans);
-        let mut pieces = spans.map(|span| IoSliceMut::new(span.map_or(&mut [], |span| writable(&span))));
-        if pieces.iter().all(|piece| piece.is_empty()) {
-            return Outcome::Nothing;
-        }
-        match stream_socket::receive(connection.socket.as_fd(), &accounts.received, &mut pieces) {
+        let room = connection.present.offer(position, card.edge_receive_spans(loan, slot, position));
+        match bytes::receive(connection.socket.as_fd(), &accounts.received, room) {
             StreamProgress::Progressed(_) => {
                 card.edge_received(now, loan, slot, accounts.received.position());
                 Outcome::Moved
@@ -290,19 +276,14 @@ impl<'m> Edges<'m> {
             card.edge_sent(now, loan, slot, end);
             return Outcome::Nothing;
         }
-        let empty = IoSlice::new(&[]);
-        let mut pieces = [empty; SEND_SPANS];
-        let count = gather(card, loan, slot, position, &mut pieces);
-        if count == 0 {
-            return Outcome::Nothing;
-        }
-        match stream_socket::send(connection.socket.as_fd(), &accounts.sent, &pieces[..count]) {
-            StreamProgress::Progressed(_) => {
+        let owed = |spans: &mut [_]| card.edge_send_spans(loan, slot, position, spans);
+        match bytes::send(connection.socket.as_fd(), &accounts.sent, usize::MAX, owed) {
+            Some(StreamProgress::Progressed(_)) => {
                 card.edge_sent(now, loan, slot, accounts.sent.position());
                 Outcome::Moved
             }
-            StreamProgress::WouldBlock => Outcome::Nothing,
-            StreamProgress::Closed | StreamProgress::Failed(_) => Outcome::Ended,
+            Some(StreamProgress::WouldBlock) | None => Outcome::Nothing,
+            Some(StreamProgress::Closed | StreamProgress::Failed(_)) => Outcome::Ended,
         }
     }
 
@@ -373,28 +354,6 @@ impl<'m> Edges<'m> {
 fn tell_closed(to_agent: &mut Outbox<ToAgent>, key: usize) {
     let (loan, slot) = place(key);
     to_agent.push_of(loan, FromLoan::Disconnected { slot });
-}
-
-fn gather<'a>(
-    card: &Card<'a>,
-    loan: usize,
-    slot: usize,
-    position: u64,
-    pieces: &mut [IoSlice<'a>; SEND_SPANS],
-) -> usize {
-    let mut spans: [Span<'a>; SEND_SPANS] = [Span::empty(); SEND_SPANS];
-    let count = card.edge_send_spans(loan, slot, position, &mut spans);
-    for (piece, span) in pieces.iter_mut().zip(&spans[..count]) {
-        // SAFETY: payload that is owed to a client is not written before it was sent; the kernel only reads it.
-        *piece = IoSlice::new(unsafe { std::slice::from_raw_parts(span.as_ptr(), span.len()) });
-    }
-    count
-}
-
-/// The span as the kernel is given it.
-fn writable<'a>(span: &Span<'a>) -> &'a mut [u8] {
-    // SAFETY: free input space of a connection: nothing else reads or writes it during the call it is made for.
-    unsafe { std::slice::from_raw_parts_mut(span.as_ptr(), span.len()) }
 }
 
 fn key(loan: usize, slot: usize) -> usize {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use base::Instant;
-use node::{Card, DriveConfig, FlashModel, LoanConfig, LoanRole, MediaError, MediaId, MediaKind, MediaWork};
+use node::{Card, DriveConfig, FlashModel, LoanConfig, MediaError, MediaId, MediaKind, MediaWork};
 
 use self::health::{Health, Told};
 use super::flash::{Flash, Held};
@@ -133,10 +133,7 @@ impl<'m> Media<'m> {
             drives[index] = Some((Arc::new(open(fd, medium.kind, &mut collapser)?), medium.kind));
             models[index] = medium.flash.map(FlashModel::new);
         }
-        let lent_drive = |loan: &LoanConfig| match loan.role {
-            LoanRole::Lend { drive, .. } => Some(drive).filter(|drive| *drive < places),
-            LoanRole::Borrow { .. } | LoanRole::Vacant | LoanRole::VacantSlot => None,
-        };
+        let lent_drive = |loan: &LoanConfig| Some(loan.role.lent()?.drive).filter(|drive| *drive < places);
         let by_loan: Vec<Option<usize>> = plan.card.loans.iter().map(lent_drive).collect();
         let images: Vec<_> =
             by_loan.iter().map(|drive| drive.and_then(|drive| drives[drive].clone())).collect();

@@ -3,6 +3,7 @@
 //! It owns no state that matters. It maps the ledger, takes over the descriptors that the agent keeps, and drives
 //! [`node::Card`]: whatever is ready is handed in, each verb commits, and what is polled afterwards leaves.
 
+mod bytes;
 mod edges;
 pub(crate) mod flash;
 mod flushes;

@@ -172,17 +172,17 @@ impl<'m> Rails<'m> {
         {
             let mut outbound = Outbound { buffer: &mut self.buffer[used..], private };
             let Some(outgoing) = card.poll_transmit(now, &mut outbound) else { break };
-            match (outgoing.way, RailAddress::try_from(outgoing.to)) {
+            match (outgoing.way, outgoing.to.map(RailAddress::try_from)) {
                 (Way::Private(peer), _) => {
                     private.publish(peer, outgoing.len);
                     through_memory += 1;
                 }
-                (Way::Rail(rail), Ok(RailAddress::Udp(to))) => {
+                (Way::Rail(rail), Some(Ok(RailAddress::Udp(to)))) => {
                     self.frames.push(Frame { rail: rail.index(), to, start: used, len: outgoing.len });
                     used += outgoing.len;
                 }
                 // None that there is a way to: the frame is dropped, as a network would.
-                (Way::Rail(_), Err(_)) => {}
+                (Way::Rail(_), Some(Err(_)) | None) => {}
             }
         }
         private.wake_readers();

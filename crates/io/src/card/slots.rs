@@ -1,17 +1,16 @@
 //! The clients of slots: the card reads and writes their sockets itself, the kernel keeps the account, and the agent
 //! receives what comes with descriptors.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::Instant;
-use base::ledger::Span;
 use node::{Card, DescriptorId, Peeked};
 
 use super::parked::Parked;
-use super::{HOT, token};
+use super::{HOT, bytes, token};
 use crate::guest_memory::GuestDescriptors;
 use crate::messages::{FromSlot, ToAgent};
 use crate::outbox::Outbox;
@@ -19,9 +18,7 @@ use crate::plan::{EdgeAccounts, SharedCells};
 use crate::stream_socket::{self, StreamProgress, hang_up};
 use crate::wait::{Ready, Waiter};
 
-/// Pieces of memory in one send,
-const SEND_SPANS: usize = 64;
-/// and their bytes: the kernel takes so many at once or none, and QEMU gives up on half a header.
+/// Bytes in one send: the kernel takes so many at once or none, and QEMU gives up on half a header.
 const SEND_BYTES: usize = 64 << 10;
 /// Bytes that are looked at before they are received: many short messages.
 const PEEK_BYTES: usize = 16 << 10;
@@ -153,12 +150,7 @@ impl<'m> Slots<'m> {
             parting: None,
             hot_until: now + HOT,
         });
-        if is_idle {
-            card.slot_open(now, loan);
-        } else {
-            card.slot_sent(now, loan, sent);
-            card.slot_received(now, loan, received);
-        }
+        card.slot_resume(now, loan, Some([received, sent]));
         populate(card, loan, received);
         if card.slot_is_idle(loan) {
             // The function is not known to this card.
@@ -259,10 +251,13 @@ impl<'m> Slots<'m> {
         match card.slot_peeked(loan, position, number, &self.peeked[..len]) {
             Peeked::Consume(len) => {
                 let spans = card.slot_receive_spans(loan, position, len);
-                receive_into(connection, accounts, &spans).map_or(Outcome::Failed, |moved| {
-                    card.slot_received(around.now, loan, accounts.received.position());
-                    if moved { Outcome::Moved } else { Outcome::Nothing }
-                })
+                let progress = bytes::receive(connection.socket.as_fd(), &accounts.received, spans);
+                if let StreamProgress::Closed | StreamProgress::Failed(_) = progress {
+                    return Outcome::Failed;
+                }
+                card.slot_received(around.now, loan, accounts.received.position());
+                let has_moved = matches!(progress, StreamProgress::Progressed(_));
+                if has_moved { Outcome::Moved } else { Outcome::Nothing }
             }
             Peeked::AgentTakes { len } if self.alone => {
                 let mut bytes = vec![0; len];
@@ -326,21 +321,18 @@ impl<'m> Slots<'m> {
         if position >= card.slot_output_end(loan) {
             return Outcome::Nothing;
         }
-        let mut pieces = [IoSlice::new(&[]); SEND_SPANS];
-        let count = gather(card, loan, position, &mut pieces);
-        if count == 0 {
-            return Outcome::Nothing;
-        }
-        match stream_socket::send(connection.socket.as_fd(), &accounts.sent, &pieces[..count]) {
-            StreamProgress::Progressed(_) => {
+        let owed = |spans: &mut [_]| card.slot_send_spans(loan, position, spans);
+        match bytes::send(connection.socket.as_fd(), &accounts.sent, SEND_BYTES, owed) {
+            None => Outcome::Nothing,
+            Some(StreamProgress::Progressed(_)) => {
                 card.slot_sent(around.now, loan, accounts.sent.position());
                 Outcome::Moved
             }
-            StreamProgress::WouldBlock => {
+            Some(StreamProgress::WouldBlock) => {
                 connection.writable = false;
                 Outcome::Nothing
             }
-            StreamProgress::Closed | StreamProgress::Failed(_) => Outcome::Failed,
+            Some(StreamProgress::Closed | StreamProgress::Failed(_)) => Outcome::Failed,
         }
     }
 
@@ -474,52 +466,12 @@ fn is_next(socket: BorrowedFd<'_>, message: &[u8]) -> bool {
         && bytes == message
 }
 
-/// Receives as much as the session has allowed. None: the connection is broken.
-fn receive_into(
-    connection: &Connection,
-    accounts: &EdgeAccounts,
-    spans: &[Option<Span<'_>>; 2],
-) -> Option<bool> {
-    let mut pieces = [const { None }; 2].map(|_: Option<()>| IoSliceMut::new(&mut []));
-    for (piece, span) in pieces.iter_mut().zip(spans) {
-        if let Some(span) = span {
-            // SAFETY: free input space of the slot: nothing else reads or writes it during the call it is made for.
-            *piece = IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(span.as_ptr(), span.len()) });
-        }
-    }
-    if pieces.iter().all(|piece| piece.is_empty()) {
-        return Some(false);
-    }
-    match stream_socket::receive(connection.socket.as_fd(), &accounts.received, &mut pieces) {
-        StreamProgress::Progressed(_) => Some(true),
-        StreamProgress::WouldBlock => Some(false),
-        StreamProgress::Closed | StreamProgress::Failed(_) => None,
-    }
-}
-
 /// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not
 /// fault.
 fn populate(card: &Card<'_>, loan: usize, position: u64) {
     for span in card.slot_receive_spans(loan, position, usize::MAX).into_iter().flatten() {
         super::input::populate(&span);
     }
-}
-
-/// Whole messages from `position` on, as many as are sent at once.
-fn gather<'a>(card: &Card<'a>, loan: usize, position: u64, pieces: &mut [IoSlice<'a>; SEND_SPANS]) -> usize {
-    let mut spans: [Span<'a>; SEND_SPANS] = [Span::empty(); SEND_SPANS];
-    let count = card.slot_send_spans(loan, position, &mut spans);
-    let (mut gathered, mut bytes) = (0, 0);
-    for (piece, span) in pieces.iter_mut().zip(&spans[..count]) {
-        bytes += span.len();
-        if gathered > 0 && bytes > SEND_BYTES {
-            break;
-        }
-        // SAFETY: what is owed to a client is not written before it was sent; the kernel only reads it.
-        *piece = IoSlice::new(unsafe { std::slice::from_raw_parts(span.as_ptr(), span.len()) });
-        gathered += 1;
-    }
-    gathered
 }
 
 #[cfg(test)]

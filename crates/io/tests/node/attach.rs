@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use base::ids::DomainId;
 use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
+use node::LoanConfig;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 
@@ -110,7 +111,8 @@ fn loan(agent: &Agent, path: &PathBuf, life: u32) -> LoanSpec {
     let lender = pair::lender_key().lends_in(DomainId::default());
     let end = LoanEnd::Borrow { lender, peers, edge, io_timeout: Duration::from_secs(1) };
     let before = &agent.view().spec().loans[0];
-    LoanSpec { function: before.function.clone(), life, end, ..*before }
+    let config = LoanConfig { life, ..before.config.with_role(end) };
+    LoanSpec { function: before.function.clone(), config }
 }
 
 /// Until a card of this generation serves: what the role was told meanwhile.

@@ -8,21 +8,21 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ::node::{DriveConfig, Limit, NodeKey};
-use base::ids::{DomainBlock, DomainId, Group, RailId};
+use ::node::{DriveConfig, NodeKey};
+use base::ids::{DomainBlock, DomainId, RailId};
 use io::MediumKind;
 use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::files::{Image, ImageOptions};
 use io::load::{LoadResult, LoadSpec};
 use io::udp::{RailOptions, RailSocket};
-use node::{FlashConfig, Tenancy, Whereabouts, WriteCache};
+use node::{FlashConfig, FunctionId, LendConfig, LoanConfig, Secret, Tenancy, Whereabouts, WriteCache};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Longer than anything waited for here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const KEY: [u8; 32] = [7; 32];
-const FUNCTION: u32 = 9;
+const FUNCTION: FunctionId = FunctionId(9);
 
 /// A lender and a borrower of one image.
 pub(crate) struct Pair {
@@ -132,7 +132,7 @@ fn lender(image: Image, flash: Option<FlashConfig>, life: Life) -> (Node, Socket
     if image.info().memory_backed {
         config.cache = WriteCache::Absent;
     }
-    let end = LoanEnd::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let end = LoanEnd::Lend(LendConfig::of(0));
     let mut spec = spec("lender", lender_key(), socket, end, life);
     let (name, source) = ("nvme0".to_owned(), "test".to_owned());
     spec.drives.push(Some(DriveSpec { name, image, config, flash, source, has_lost: false }));
@@ -161,17 +161,8 @@ fn bind(port: u16) -> RailSocket {
 }
 
 fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: Life) -> NodeSpec {
-    let loan = LoanSpec {
-        function: "nvme0".to_owned(),
-        secret: KEY,
-        function_id: FUNCTION,
-        group: Group::DEFAULT,
-        generation: 0,
-        tenancy: life.tenancy,
-        life: 0,
-        least_incarnation: 0,
-        end,
-    };
+    let config = LoanConfig { tenancy: life.tenancy, ..LoanConfig::new(Secret(KEY), FUNCTION, end) };
+    let loan = LoanSpec { function: "nvme0".to_owned(), config };
     let rails = vec![Rail { id: RailId::default(), name: "rail0".to_owned(), socket }];
     let Life { incarnation, shared_memory, .. } = life;
     NodeSpec {

@@ -63,7 +63,7 @@ impl<'m> Card<'m> {
         self.now = now;
         let places: Vec<usize> = loans.iter().map(|(place, _)| *place).collect();
         for (place, loan) in loans {
-            let is_its = matches!(loan.role, LoanRole::Lend { drive: of, .. } if of == drive);
+            let is_its = loan.role.lent().is_some_and(|lent| lent.drive == drive);
             assert!(is_its, "a drive comes with the loans of its functions");
             self.seat(place, loan);
         }
@@ -108,10 +108,10 @@ impl<'m> Card<'m> {
     /// Only these nodes may have what a drive lends from now on; whoever has it keeps it.
     pub fn set_allowed(&mut self, now: Instant, drive: usize, allowed: Option<&[NodeId]>) {
         for loan in 0..self.config.loans.len() {
-            if let LoanRole::Lend { drive: of, allowed: known, .. } = &mut self.config.loans[loan].role
-                && *of == drive
+            if let LoanRole::Lend(lent) = &mut self.config.loans[loan].role
+                && lent.drive == drive
             {
-                *known = allowed.map(Box::from);
+                lent.allowed = allowed.map(Box::from);
                 self.step_one(now, loan, |card| card.loans[loan].set_allowed(allowed.map(Box::from)));
             }
         }
@@ -131,7 +131,7 @@ impl<'m> Card<'m> {
         let gone: Vec<usize> = self.leaving.extract_if(.., has_gone).collect();
         for drive in gone {
             for (place, config) in self.config.loans.iter_mut().enumerate() {
-                if matches!(config.role, LoanRole::Lend { drive: of, .. } if of == drive) {
+                if config.role.lent().is_some_and(|lent| lent.drive == drive) {
                     config.role = LoanRole::Vacant;
                     self.loans.vacate(place);
                     self.parts[place] = None;

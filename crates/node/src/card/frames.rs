@@ -170,7 +170,7 @@ impl<'m> Card<'m> {
         let presence = |node: NodeId, group: Group| match config.may_meet(node, group) {
             true => peers.known_call(peers.room_for((node, group), ledger, config, loans, now)),
             false => {
-                ledger.root.sightings.note(Cause::NotAllowed, node, None, from);
+                ledger.root.sightings.note(Cause::NotAllowed, node, None, Some(from));
                 Presence::NotAllowed
             }
         };
@@ -234,7 +234,7 @@ impl<'m> Card<'m> {
             Err(why) => refused = Some(why),
         });
         if let Some((call, Why::Twin(_))) = &refused {
-            self.ledger.root.sightings.note(Cause::Twin, call.node(), None, from);
+            self.ledger.root.sightings.note(Cause::Twin, call.node(), None, Some(from));
             self.peers[place].channel.tell_of_twin(from.0);
             self.peers[place].wake();
         }
@@ -329,7 +329,7 @@ impl<'m> Card<'m> {
                     self.note_sighting(Cause::Twin, self.peers[place].node(), at);
                 }
                 Event::HasTwin(at) => {
-                    self.note_sighting(Cause::OwnTwin, self.config.identity.id(), Address(at));
+                    self.note_sighting(Cause::OwnTwin, self.config.identity.id(), Address(at).known());
                 }
                 Event::Refused(refusal) => {
                     if let link::pair::Refusal::Twin { .. } = refusal {
@@ -358,7 +358,7 @@ impl<'m> Card<'m> {
     }
 
     /// The agent is to say this.
-    fn note_sighting(&self, cause: Cause, node: NodeId, at: Address) {
+    fn note_sighting(&self, cause: Cause, node: NodeId, at: Option<Address>) {
         self.ledger.root.sightings.note(cause, node, None, at);
     }
 
@@ -432,7 +432,7 @@ impl<'m> Card<'m> {
         if let Some(reply) = self.replies.pop_front() {
             let (way, len) = (Way::Rail(reply.rail), reply.bytes.len());
             rooms.of(way)[..len].copy_from_slice(&reply.bytes);
-            return Some(Outgoing { way, to: reply.to, len });
+            return Some(Outgoing { way, to: Some(reply.to), len });
         }
         self.now = now;
         let count = self.peers.len();

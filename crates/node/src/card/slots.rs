@@ -47,6 +47,20 @@ impl<'m> Card<'m> {
         self.slot_step(now, loan, |slot| slot.open(now, is_lent));
     }
 
+    /// What a card that begins is told of the client of a slot: how many bytes the kernel has received from it and sent to
+    /// it, by its account; `None`: there is no client.
+    pub fn slot_resume(&mut self, now: Instant, loan: usize, moved: Option<[u64; 2]>) {
+        match (moved, self.slot_is_idle(loan)) {
+            (None, true) => {}
+            (None, false) => self.slot_closed(now, loan),
+            (Some(_), true) => self.slot_open(now, loan),
+            (Some([received, sent]), false) => {
+                self.slot_sent(now, loan, sent);
+                self.slot_received(now, loan, received);
+            }
+        }
+    }
+
     /// The client has gone, or was closed. Its function is reset.
     pub fn slot_closed(&mut self, now: Instant, loan: usize) {
         self.slot_step(now, loan, |slot| slot.closed(now));

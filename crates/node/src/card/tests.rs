@@ -21,7 +21,8 @@ use link::{Lender, Name, NodeKey, Secret};
 
 use super::*;
 use crate::apertures::base_of;
-use crate::{BorrowEdge, DriveConfig, LoanConfig, LoanRole, RailConfig, Route};
+use crate::places::Asker;
+use crate::{BorrowEdge, DriveConfig, LendConfig, LoanConfig, LoanRole, RailConfig, Route};
 
 const TICK: Duration = Duration::from_micros(50);
 /// The only address on the only rail.
@@ -256,7 +257,7 @@ fn is_shared(card: &Card<'_>, now: Instant) -> bool {
 fn a_write_behind_reads_is_served_while_the_medium_has_them() {
     const READS: u32 = 9;
     let arena = Arena::default();
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let lend = LoanRole::Lend(LendConfig::of(0));
     let borrow = borrow(BorrowEdge::Program);
     let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, config(2, borrow))];
     let mut now = Instant::ZERO;
@@ -288,7 +289,7 @@ fn a_write_behind_reads_is_served_while_the_medium_has_them() {
 #[test]
 fn a_place_is_used_again_by_another_loan() {
     let arena = Arena::default();
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let lend = LoanRole::Lend(LendConfig::of(0));
     let place = |life: u32, role: LoanRole| {
         let mut config = config(2, role);
         config.loans[0].life = life;
@@ -325,10 +326,10 @@ fn a_place_is_used_again_by_another_loan() {
 #[test]
 fn a_loan_comes_and_goes_beside_another_one() {
     let arena = Arena::default();
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let lend = LoanRole::Lend(LendConfig::of(0));
     let mut lends = config(1, lend.clone());
     lends.drives.push(Some(DriveConfig::new(1 << 12, 512, 8)));
-    let other = LoanRole::Lend { drive: 1, controller: 0, limit: Limit::NONE, allowed: None };
+    let other = LoanRole::Lend(LendConfig::of(1));
     lends.loans.push(LoanConfig {
         secret: Secret([6; 32]),
         function: FunctionId(8),
@@ -395,7 +396,7 @@ fn borrow(edge: BorrowEdge) -> LoanRole {
 #[test]
 fn a_function_moves_to_another_place() {
     let arena = Arena::default();
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let lend = LoanRole::Lend(LendConfig::of(0));
     let mut moved = config(2, LoanRole::Vacant);
     moved.loans.extend(config(2, borrow(BorrowEdge::Drive)).loans);
     let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, moved)];
@@ -415,7 +416,7 @@ fn memory_without_room_is_tried_again_and_stops_nothing() {
     let (short, long) = (Duration::from_millis(250), Duration::from_secs(3));
     for full in [[true, false], [false, true], [true, true]] {
         let arena = Arena::default();
-        let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+        let lend = LoanRole::Lend(LendConfig::of(0));
         let borrow = borrow(BorrowEdge::Drive);
         let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, config(2, borrow))];
         let mut now = Instant::ZERO;
@@ -454,7 +455,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
         both.loans.push(other);
         both
     };
-    let lend = |drive| LoanRole::Lend { drive, controller: 0, limit: Limit::NONE, allowed: None };
+    let lend = |drive| LoanRole::Lend(LendConfig::of(drive));
     let borrow = |_| borrow(BorrowEdge::Program);
     let mut ends = [End::new(&arena, two(1, lend)), End::new(&arena, two(2, borrow))];
     let are_ready = |card: &Card<'_>, _: Instant| {
@@ -503,7 +504,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
 /// Two borrowers of a namespace that they share, both functions of one drive.
 fn sharers(node: u64) -> CardConfig {
     let role = |loan: usize| match node {
-        1 => LoanRole::Lend { drive: 0, controller: loan as u16 + 1, limit: Limit::NONE, allowed: None },
+        1 => LoanRole::Lend(LendConfig { controller: loan as u16 + 1, ..LendConfig::of(0) }),
         _ => borrow(BorrowEdge::Program),
     };
     let mut both = config(node, role(0));
@@ -667,11 +668,11 @@ impl Mimicked<'_> {
                 lender.card.handle_media(*now, work.loan, work.id, Ok(()));
             }
             while let Some(outgoing) = lender.card.poll_transmit(*now, &mut lender.rooms) {
-                if outgoing.to == self.home {
+                if outgoing.to == Some(self.home) {
                     self.at_home += outgoing.len;
                     let frame = lender.rooms.buffer[..outgoing.len].to_vec();
                     borrower.incoming.push_back((outgoing.way, frame));
-                } else if outgoing.to == self.stranger {
+                } else if outgoing.to == Some(self.stranger) {
                     self.bytes[1] += outgoing.len;
                 }
             }
@@ -691,7 +692,7 @@ impl Mimicked<'_> {
 }
 
 fn mimicked(arena: &Arena) -> Mimicked<'_> {
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let lend = LoanRole::Lend(LendConfig::of(0));
     let borrow = borrow(BorrowEdge::Program);
     let ends = [End::new(arena, config(1, lend)), End::new(arena, config(2, borrow))];
     Mimicked { ends, stranger: Address([9; 28]), bytes: [0; 2], at_home: 0, home: Address([2; 28]) }
@@ -772,7 +773,7 @@ fn answers(lender: &mut End<'_>, now: Instant) -> Vec<Address> {
     let mut to = Vec::new();
     while let Some(outgoing) = lender.card.poll_transmit(now, &mut lender.rooms) {
         let header = Header::parse(&lender.rooms.buffer[..outgoing.len]).unwrap();
-        to.extend((header.kind == link::frame::Kind::Response).then_some(outgoing.to));
+        to.extend(outgoing.to.filter(|_| header.kind == link::frame::Kind::Response));
     }
     to
 }
@@ -812,7 +813,7 @@ fn the_answer_to_a_call_that_waits_goes_to_who_has_called() {
 #[test]
 fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
     let arena = Arena::default();
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let lend = LoanRole::Lend(LendConfig::of(0));
     let borrow = || LoanRole::Borrow {
         lender: lender(),
         routes: vec![ROUTE, Route { rail: RailId::ALL[1], ..ROUTE }],
@@ -981,8 +982,7 @@ fn an_address_of_another_endpoint_is_denied_on_a_stream() {
 fn a_function_that_lies_beyond_the_aperture_is_refused_by_name() {
     for lie in [(1 << 44) - (1 << 33), u64::MAX - 4095, 0x801] {
         let arena = Arena::default();
-        let lends =
-            || config(1, LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None });
+        let lends = || config(1, LoanRole::Lend(LendConfig::of(0)));
         let borrows = config(2, borrow(BorrowEdge::Drive));
         let mut ends = [lends(), borrows].map(|config| End::new(&arena, config));
         ends[0].card.loans[0].lies_at = Some(lie);
@@ -1042,7 +1042,7 @@ fn loans_that_do_nothing_are_left_alone() {
 #[test]
 fn calls_beyond_a_measure_are_dropped_and_nothing_else_is() {
     let arena = Arena::default();
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let lend = LoanRole::Lend(LendConfig::of(0));
     let borrow = borrow(BorrowEdge::Drive);
     let [mut lender, mut borrower] =
         [config(1, lend), config(2, borrow)].map(|config| End::new(&arena, config));

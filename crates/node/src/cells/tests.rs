@@ -7,12 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use base::Instant;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::LedgerError;
-use device::Limit;
 use link::pair::FunctionId;
 use link::{Name, NodeKey, Protection, Secret, Tenancy};
 
 use super::*;
-use crate::{Card, CardEvent, DriveConfig, RailConfig, Route, Unusable};
+use crate::{Card, CardEvent, DriveConfig, LendConfig, RailConfig, Route, Unusable};
 
 const MIB: usize = 1 << 20;
 
@@ -48,7 +47,7 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
 }
 
 fn lend(drive: usize) -> LoanRole {
-    LoanRole::Lend { drive, controller: 0, limit: Limit::NONE, allowed: None }
+    LoanRole::Lend(LendConfig::of(drive))
 }
 
 fn borrow(edge: BorrowEdge) -> LoanRole {

@@ -1,19 +1,18 @@
 //! Whatever TLPs a peer sends, each end of a loan goes on: nothing panics, and each step ends with a commit.
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, RailId};
 use base::ledger::Arena;
-use device::Limit;
 use fabric::FabricAddress;
 use link::pair::FunctionId;
-use link::{Lender, NodeKey, Secret, Sink, Tenancy};
+use link::{Lender, NodeKey, Secret, Sink};
 use pcie::{Completion, CompletionStatus, ConfigKind, ConfigRequest, Header, MemoryRequest, Tag, TlpView};
 use proptest::prelude::*;
 
 use super::*;
 use crate::Address;
 use crate::apertures::bar_address;
-use crate::config::LoanConfig;
+use crate::config::{LendConfig, LoanConfig};
 use crate::transaction::requester_of;
 use crate::{BorrowEdge, DriveConfig, NodeLedger, RailConfig, Route};
 
@@ -103,16 +102,7 @@ impl Tlp {
 }
 
 fn card(role: LoanRole) -> CardConfig {
-    let loan = LoanConfig {
-        secret: Secret([5; 32]),
-        function: FunctionId(7),
-        group: Group::DEFAULT,
-        generation: LoanGeneration(0),
-        tenancy: Tenancy::default(),
-        life: 0,
-        least_incarnation: Incarnation(0),
-        role,
-    };
+    let loan = LoanConfig::new(Secret([5; 32]), FunctionId(7), role);
     // The memory of a machine has a domain to itself.
     let is_slot = matches!(loan.role, LoanRole::Borrow { edge: BorrowEdge::Slot { .. }, .. });
     CardConfig {
@@ -168,20 +158,20 @@ proptest! {
 
     #[test]
     fn a_lent_function_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
-        give(LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None }, requester_of(0), &tlps);
+        give(LoanRole::Lend(LendConfig::of(0)), requester_of(0), &tlps);
     }
 
     #[test]
     fn a_borrowed_drive_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
-        let routes = vec![Route { rail: RailId::ALL[0], peer: Address::default(), max_frame: 9000 }];
+        let routes = vec![Route { rail: RailId::ALL[0], peer: Address::NONE, max_frame: 9000 }];
         give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Drive }, requester_of(0), &tlps);
     }
 
     #[test]
     fn a_borrowed_slot_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
-        let routes = vec![Route { rail: RailId::ALL[0], peer: Address::default(), max_frame: 9000 }];
+        let routes = vec![Route { rail: RailId::ALL[0], peer: Address::NONE, max_frame: 9000 }];
         give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Slot { domain: DOMAIN } }, requester_of(0), &tlps);
     }
 }

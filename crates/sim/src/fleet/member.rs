@@ -10,8 +10,8 @@ use base::{Instant, RuleSet};
 use link::{Name, NodeKey, Secret, Tenancy};
 use node::agent::{Agent, Beat, Effect, Exit, Rest};
 use node::{
-    BorrowEdge, Card, CardConfig, CardEvent, FunctionId, Limit, LoanConfig, LoanKind, LoanRole, MediaWork,
-    NodeLedger, Refusal, Route, Way, Whereabouts,
+    BorrowEdge, Card, CardConfig, CardEvent, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole,
+    MediaWork, NodeLedger, Refusal, Route, Way, Whereabouts,
 };
 
 use super::client::{Act, Claim};
@@ -238,10 +238,9 @@ impl<'w> Node<'w> {
     }
 
     pub(super) fn lent_loan(&self, function: &Function<'_>, index: usize) -> LoanConfig {
-        let (drive, controller) = (function.place, 0);
         match function.lending {
             Lending::Here => {
-                let role = LoanRole::Lend { drive, controller, limit: Limit::NONE, allowed: None };
+                let role = LoanRole::Lend(LendConfig::of(function.place));
                 loan(index, role, (function.tenancy, function.life, 0))
             }
             Lending::Going | Lending::Away => no_loan(function.life),
@@ -443,8 +442,8 @@ impl<'w> World<'w> {
                     break;
                 }
             };
-            let Way::Rail(rail) = outgoing.way else { continue };
-            let sent = self.network.send((node, rail), outgoing.to, &buffer[..outgoing.len]);
+            let (Way::Rail(rail), Some(to)) = (outgoing.way, outgoing.to) else { continue };
+            let sent = self.network.send((node, rail), to, &buffer[..outgoing.len]);
             for (after, arrival) in sent {
                 self.schedule(after, Event::Arrival(arrival));
             }

@@ -2,14 +2,14 @@
 
 use core::time::Duration;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, RailId};
 use base::ledger::{Arena, Journal, RawMemory};
 use base::{Instant, RuleSet};
 use link::pair::Channel;
 use link::{Name, NodeKey, Secret};
 use node::{
-    Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole, NodeLedger,
-    RailConfig, Route, Tenancy,
+    Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, LendConfig, LoanConfig, LoanRole,
+    NodeLedger, RailConfig, Route,
 };
 
 use super::{BLOCK, BLOCKS, Client, Dice};
@@ -133,7 +133,7 @@ pub(crate) fn domain_of(node: usize) -> DomainId {
 
 /// A function of the drive with the same number.
 pub(crate) fn lends(drive: usize) -> LoanRole {
-    LoanRole::Lend { drive, controller: 0, limit: Limit::NONE, allowed: None }
+    LoanRole::Lend(LendConfig::of(drive))
 }
 
 /// A function of this lender.
@@ -149,16 +149,7 @@ pub(crate) fn borrows(lender: usize, edge: BorrowEdge) -> LoanRole {
 
 /// The loan of a function.
 pub(crate) fn loan_of(function: usize, secret: [u8; 32], role: LoanRole) -> LoanConfig {
-    LoanConfig {
-        secret: Secret(secret),
-        function: FunctionId(function as u32 + 1),
-        group: Group::DEFAULT,
-        generation: LoanGeneration(0),
-        tenancy: Tenancy::default(),
-        life: 0,
-        least_incarnation: Incarnation(0),
-        role,
-    }
+    LoanConfig::new(Secret(secret), FunctionId(function as u32 + 1), role)
 }
 
 /// A node with these loans, those that lend first.

@@ -26,7 +26,7 @@ impl Blackouts {
             if self.told.len() <= loan {
                 self.told.push(0);
             }
-            let LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } = &spec.end else { continue };
+            let LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } = &spec.config.role else { continue };
             let Some(session) = cells.session() else { continue };
             let counted = session.counters.blackouts.get();
             // A function that was attached anew counts from zero.

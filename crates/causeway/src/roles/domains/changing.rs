@@ -215,7 +215,7 @@ impl Place {
 
 /// Where the node listens for the machine of a slot.
 fn listens_at(agent: &Agent, loan: usize) -> Option<std::path::PathBuf> {
-    match agent.view().spec().loans.get(loan)?.end.edge()? {
+    match agent.view().spec().loans.get(loan)?.config.role.edge()? {
         Edge::Vm { path, listener: Some(_), .. } => Some(path.clone()),
         _ => None,
     }
@@ -226,11 +226,11 @@ fn has(agent: &Agent, loan: usize, line: Option<&Line>) -> bool {
     let view = agent.view();
     let Some(spec) = view.spec().loans.get(loan) else { return false };
     let Some(line) = line else { return spec.is_vacant() };
-    let is_same_way = match &spec.end {
+    let is_same_way = match &spec.config.role {
         io::agent::LoanEnd::Borrow { peers, lender, .. } => {
-            peers == line.addresses() && *lender == line.lender() && spec.group == line.group()
+            peers == line.addresses() && *lender == line.lender() && spec.config.group == line.group()
         }
         _ => false,
     };
-    is_same_way && spec.function_id == lend::function_id(line.secret().reveal())
+    is_same_way && spec.config.function == lend::function_id(line.secret().reveal())
 }

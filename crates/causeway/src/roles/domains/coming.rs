@@ -21,7 +21,7 @@ pub(in crate::roles) struct Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         for loan in self.places.iter().filter_map(|(_, loan)| loan.as_ref()) {
-            if let LoanEnd::Borrow { edge: Edge::Vm { path, .. }, .. } = &loan.end {
+            if let LoanEnd::Borrow { edge: Edge::Vm { path, .. }, .. } = &loan.config.role {
                 // If that fails the next start finds a dead socket, and removes it.
                 let _ = std::fs::remove_file(path);
             }
@@ -80,7 +80,7 @@ impl Opened {
     /// Each begins another life of its place.
     pub(in crate::roles) fn begin_lives(&mut self, state: &StateDir) -> Result<(), Failure> {
         for loan in self.places.iter_mut().filter_map(|(_, loan)| loan.as_mut()) {
-            loan.life = state.begin_life()?;
+            loan.config.life = state.begin_life()?;
         }
         Ok(())
     }

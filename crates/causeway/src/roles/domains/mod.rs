@@ -19,9 +19,8 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
+use io::agent::{Agent, AgentEvent, Edge, LoanSpec};
 use io::event::Event;
-use node::Tenancy;
 
 use self::blackouts::Blackouts;
 pub(super) use self::changing::Changing;
@@ -516,13 +515,11 @@ impl Domains {
         self.may_attach(line, agent)?;
         let place = self.places.get_mut(&loan).ok_or_else(|| Failure::refused("the slot is gone"))?;
         place.is_asked_for = true;
-        let attached = place
-            .loan(line, listener)
-            .and_then(|spec| Ok(LoanSpec { life: state.begin_life()?, ..spec }))
-            .and_then(|spec| decide(place).map(|()| spec))
-            .and_then(|spec| {
-                agent.attach(loan, spec).map_err(|error| Failure::io("the loan cannot begin", &error))
-            });
+        let attached = place.loan(line, listener).and_then(|mut spec| {
+            spec.config.life = state.begin_life()?;
+            decide(place)?;
+            agent.attach(loan, spec).map_err(|error| Failure::io("the loan cannot begin", &error))
+        });
         let slot = place.name.to_string();
         if attached.is_ok() {
             place.trouble = None;
@@ -544,7 +541,7 @@ impl Domains {
         }
         let view = agent.view();
         let function = lend::function_id(line.secret().reveal());
-        let is_it = |other: &LoanSpec| !other.is_vacant() && other.function_id == function;
+        let is_it = |other: &LoanSpec| !other.is_vacant() && other.config.function == function;
         let has_it = |(at, other): (usize, &LoanSpec)| is_it(other).then_some(at);
         if let Some(at) = view.spec().loans.iter().enumerate().find_map(has_it) {
             let holder =
@@ -672,18 +669,8 @@ impl Place {
     }
 
     fn vacancy(&self) -> LoanSpec {
-        let edge = Edge::Vm { path: self.slot.socket.clone(), listener: None, machine: self.domain };
-        LoanSpec {
-            function: String::new(),
-            function_id: 0,
-            group: base::ids::Group::DEFAULT,
-            secret: [0; 32],
-            generation: 0,
-            tenancy: Tenancy::default(),
-            life: 0,
-            least_incarnation: 0,
-            end: LoanEnd::Vacant { edge: Some(edge) },
-        }
+        let path = self.slot.socket.clone();
+        LoanSpec::vacant(Some(Edge::Vm { path, listener: None, machine: self.domain }))
     }
 
     /// Makes durable what is attached from now on.

@@ -20,7 +20,7 @@ impl Replaced {
             if self.seen.len() <= loan {
                 self.seen.push(0);
             }
-            let LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } = &spec.end else { continue };
+            let LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } = &spec.config.role else { continue };
             let Some((_, slot)) = cells.slot().filter(|_| !is_plugging(loan)) else { continue };
             // A function that was attached anew counts from zero.
             let counted = slot.replacements();

@@ -185,8 +185,7 @@ impl Node {
         // Names were made of this once before.
         for lend::Lent { name: function, limit, .. } in lend::functions(device).unwrap_or_default() {
             let lends = |loan: &LoanSpec| {
-                matches!(loan.end, LoanEnd::Lend { limit: had, .. } if had != limit)
-                    && loan.function == function.as_str()
+                loan.lent().is_some_and(|had| had.limit != limit) && loan.function == function.as_str()
             };
             let place = self.agent.view().spec().loans.iter().position(lends);
             if place.is_some_and(|place| self.agent.set_limit(place, limit)) {
@@ -206,7 +205,7 @@ impl Node {
         let view = self.agent.view();
         // One that has left may still be connected to where it was.
         let present =
-            view.spec().loans.iter().enumerate().filter_map(|(place, loan)| match loan.end.edge() {
+            view.spec().loans.iter().enumerate().filter_map(|(place, loan)| match loan.config.role.edge() {
                 Some(Edge::Vm { machine, .. }) if !loan.is_vacant() || self.agent.has_guest(place) => {
                     Some(*machine)
                 }
@@ -225,7 +224,8 @@ impl Node {
     /// Where something borrowed has its place.
     fn place_of(&self, loan: &Loan) -> Option<usize> {
         let function = lend::function_id(loan.line.secret().reveal());
-        let is_it = |it: &LoanSpec| matches!(it.end, LoanEnd::Borrow { .. }) && it.function_id == function;
+        let borrows = |it: &LoanSpec| matches!(it.config.role, LoanEnd::Borrow { .. });
+        let is_it = |it: &LoanSpec| borrows(it) && it.config.function == function;
         self.agent.view().spec().loans.iter().position(is_it)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use base::ids::NodeId;
-use io::agent::{AgentEvent, LoanEnd, View};
+use io::agent::{AgentEvent, View};
 use io::event::Event;
 use node::{Cause, Sighting, Tenancy};
 use tracing::debug;
@@ -45,10 +45,10 @@ impl About {
         let is_twin = |it: Sighting| it.cause == Cause::Twin && Some(it.node) == peer;
         Some(Self {
             place,
-            life: loan.life,
+            life: loan.config.life,
             function: loan.function.clone(),
-            group: loan.group.0,
-            is_lent: matches!(loan.end, LoanEnd::Lend { .. }),
+            group: loan.config.group.0,
+            is_lent: loan.lent().is_some(),
             peer,
             has_twin: view.sightings().any(is_twin),
             own: view.spec().identity.id(),

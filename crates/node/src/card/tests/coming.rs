@@ -4,7 +4,7 @@ use super::*;
 
 /// A lender of one drive, and a borrower of that; with the other drive, and its loan.
 fn both() -> (CardConfig, CardConfig) {
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let lend = LoanRole::Lend(LendConfig::of(0));
     let (mut lends, mut borrows) = (config(1, lend), config(2, borrow(BorrowEdge::Program)));
     lends.drives.push(Some(DriveConfig::new(1 << 12, 512, 8)));
     lends.loans.push(coming(&lends, 1));
@@ -15,9 +15,7 @@ fn both() -> (CardConfig, CardConfig) {
 /// The loan of the other drive, in this life of its place.
 fn coming(beside: &CardConfig, life: u32) -> LoanConfig {
     let role = match &beside.loans[0].role {
-        LoanRole::Lend { .. } => {
-            LoanRole::Lend { drive: 1, controller: 0, limit: Limit::NONE, allowed: None }
-        }
+        LoanRole::Lend { .. } => LoanRole::Lend(LendConfig::of(1)),
         _ => borrow(BorrowEdge::Program),
     };
     let tenancy = Tenancy::default();

@@ -10,7 +10,7 @@ const ELSEWHERE: Address = Address([3; 28]);
 const STRANGER: Address = Address([9; 28]);
 
 fn lends() -> LoanRole {
-    LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None }
+    LoanRole::Lend(LendConfig::of(0))
 }
 
 /// A lender and a borrower, by address.
@@ -60,7 +60,7 @@ impl<'m> Net<'m> {
         }
         let mut frames = Vec::new();
         while let Some(outgoing) = end.card.poll_transmit(now, &mut end.rooms) {
-            frames.push((outgoing.to, end.rooms.buffer[..outgoing.len].to_vec()));
+            frames.push((outgoing.to.unwrap(), end.rooms.buffer[..outgoing.len].to_vec()));
         }
         let other = 1 - sender;
         for (to, frame) in frames {
@@ -122,7 +122,7 @@ fn a_lender_that_begins_anew_elsewhere_calls_who_has_its_function() {
         let [located] = net.located[..] else { panic!("{:?}", net.located) };
         let key = NodeKey::numbered(2).public();
         assert_eq!((located.key, located.addresses[0], located.domain), (key, BORROWER, DomainId(2)));
-        assert!(!located.addresses[1].is_known() && net.calls.is_empty());
+        assert!(located.addresses[1] == Address::NONE && net.calls.is_empty());
         net.restart_lender(&arena, now, if knows { vec![located] } else { Vec::new() });
         net.run(&mut now, Duration::from_secs(2));
         assert_eq!(is_open(&net.ends[0].card, now), knows);
@@ -184,7 +184,7 @@ fn who_does_not_answer_is_called_seldom_and_not_for_ever() {
         end.card.handle_timeout(now);
         while end.card.poll_event().is_some() {}
         while let Some(outgoing) = end.card.poll_transmit(now, &mut end.rooms) {
-            assert_eq!(outgoing.to, BORROWER);
+            assert_eq!(outgoing.to, Some(BORROWER));
             calls += 1;
         }
         if now.since(begun) == Duration::from_secs(10) {
@@ -241,7 +241,7 @@ fn two_lives_of_one_identity_are_seen_by_whoever_has_to_do_with_them() {
             while end.card.poll_event().is_some() {}
             let mut frames = Vec::new();
             while let Some(outgoing) = end.card.poll_transmit(now, &mut end.rooms) {
-                frames.push((outgoing.to, end.rooms.buffer[..outgoing.len].to_vec()));
+                frames.push((outgoing.to.unwrap(), end.rooms.buffer[..outgoing.len].to_vec()));
             }
             for (to, mut frame) in frames {
                 let receiver = at.iter().position(|it| *it == to).unwrap();
@@ -254,7 +254,7 @@ fn two_lives_of_one_identity_are_seen_by_whoever_has_to_do_with_them() {
         let all = end.card.ledger.root.sightings.all();
         all.map(|it| (it.cause, it.node, it.at)).collect::<Vec<_>>()
     });
-    assert_eq!(seen[0], [(Cause::OwnTwin, node, ELSEWHERE)]);
-    assert_eq!(seen[1], [(Cause::Twin, node, ELSEWHERE)]);
-    assert_eq!(seen[2], [(Cause::OwnRefusal, node, BORROWER)]);
+    assert_eq!(seen[0], [(Cause::OwnTwin, node, Some(ELSEWHERE))]);
+    assert_eq!(seen[1], [(Cause::Twin, node, Some(ELSEWHERE))]);
+    assert_eq!(seen[2], [(Cause::OwnRefusal, node, Some(BORROWER))]);
 }

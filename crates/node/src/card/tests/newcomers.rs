@@ -42,7 +42,7 @@ impl Repeater {
 /// After what time a newcomer has its stream while calls are repeated, so far away.
 fn opens_after(one_way: Duration) -> Option<Duration> {
     let arena = Arena::default();
-    let mut lends = config(1, LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None });
+    let mut lends = config(1, LoanRole::Lend(LendConfig::of(0)));
     lends.loans[0].tenancy = Tenancy::default();
     let mut lender = End::new(&arena, lends);
     let mut now = Instant::ZERO + Duration::from_secs(1);

@@ -11,7 +11,7 @@ fn rails(ids: &[usize]) -> crate::Rails {
 
 /// A lender and a borrower with these rails.
 fn ends<'m>(arena: &'m Arena, ids: [&[usize]; 2]) -> [End<'m>; 2] {
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let lend = LoanRole::Lend(LendConfig::of(0));
     let routes = ids[0].iter().map(|rail| Route { rail: RailId::ALL[*rail], ..ROUTE }).collect();
     let borrow = LoanRole::Borrow {
         lender: lender(),

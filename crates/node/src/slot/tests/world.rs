@@ -13,7 +13,6 @@ use std::sync::Once;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, RuleSet};
-use device::Limit;
 use device::MediaKind;
 use device::nvme::WriteCache;
 use host::vfio_user::{DescriptorId, Peeked, SessionCells};
@@ -24,8 +23,8 @@ use zerocopy::IntoBytes;
 
 use crate::card::{Card, CardEvent};
 use crate::{
-    Address, BorrowEdge, CardConfig, DriveConfig, EdgeGauges, EndCells, GuestMemory, LoanConfig, LoanRole,
-    NodeLedger, RailConfig, Route, SlotCells,
+    Address, BorrowEdge, CardConfig, DriveConfig, EdgeGauges, EndCells, GuestMemory, LendConfig, LoanConfig,
+    LoanRole, NodeLedger, RailConfig, Route, SlotCells,
 };
 
 pub(super) const LENDER: usize = 0;
@@ -398,22 +397,13 @@ impl<'m> World<'m> {
     fn tell_all(&mut self) -> bool {
         let memory = Rc::clone(&self.ram);
         self.seats[BORROWER].card.as_mut().unwrap().set_guest_memory(memory);
-        let (sent, received) = (self.socket.sent, self.socket.received);
-        match (self.socket.connected, self.card().slot_is_idle(0)) {
-            (true, true) => self.try_act(BORROWER, |card, now| card.slot_open(now, 0)),
-            (false, false) => self.try_act(BORROWER, |card, now| card.slot_closed(now, 0)),
-            (false, true) => true,
-            (true, false) => {
-                let mail = self.mail.clone();
-                self.try_act(BORROWER, |card, now| card.slot_sent(now, 0, sent))
-                    && self.try_act(BORROWER, |card, now| card.slot_received(now, 0, received))
-                    && mail.is_none_or(|(number, bytes, descriptors)| {
-                        self.try_act(BORROWER, |card, now| {
-                            card.slot_taken(now, 0, number, &bytes, &descriptors);
-                        })
-                    })
-            }
-        }
+        let Socket { connected, received, sent, .. } = self.socket;
+        let mail = self.mail.clone().filter(|_| connected && !self.card().slot_is_idle(0));
+        let moved = connected.then_some([received, sent]);
+        self.try_act(BORROWER, |card, now| card.slot_resume(now, 0, moved))
+            && mail.is_none_or(|(number, bytes, descriptors)| {
+                self.try_act(BORROWER, |card, now| card.slot_taken(now, 0, number, &bytes, &descriptors))
+            })
     }
 
     /// Lets a card do something. False if it dies of that.
@@ -716,7 +706,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
     };
     let drive = || DriveConfig { cache, ..DriveConfig::new(BLOCKS, 512, 7) };
     let role = if node == LENDER {
-        LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None }
+        LoanRole::Lend(LendConfig::of(0))
     } else {
         let io_timeout = Duration::from_secs(30);
         LoanRole::Borrow {

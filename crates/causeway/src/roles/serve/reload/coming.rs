@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use base::ids::RailId;
 use io::agent::{self, Arrivals, DriveSpec, Edge, LoanEnd, LoanSpec};
 use io::event::Event;
-use node::LoanKind;
+use node::{FunctionId, LoanKind};
 
 use super::super::{Node, Observer};
 use super::Reload;
@@ -52,7 +52,7 @@ impl Drop for Bound {
 }
 
 fn remove_socket(loan: &LoanSpec) {
-    if let LoanEnd::Borrow { edge: Edge::Nbd { path, .. } | Edge::Vm { path, .. }, .. } = &loan.end {
+    if let LoanEnd::Borrow { edge: Edge::Nbd { path, .. } | Edge::Vm { path, .. }, .. } = &loan.config.role {
         // If that fails the next start finds a dead socket, and removes it.
         let _ = std::fs::remove_file(path);
     }
@@ -133,7 +133,7 @@ impl Coming {
     fn refuse_twins(&self, node: &Node) -> Result<(), Failure> {
         let view = node.agent.view();
         let present = view.spec().loans.iter().filter(|loan| !loan.is_vacant());
-        let mut seen: BTreeSet<u32> = present.map(|loan| loan.function_id).collect();
+        let mut seen: BTreeSet<FunctionId> = present.map(|loan| loan.config.function).collect();
         let mut coming = Vec::new();
         for (_, ready) in &self.devices {
             coming.extend(ready.function_ids(&node.state)?);
@@ -143,12 +143,12 @@ impl Coming {
         }));
         let attached = self.slots.iter().flat_map(|(_, opened)| opened.loans());
         for loan in attached.filter(|loan| !loan.is_vacant()) {
-            coming.push((loan.function.parse().map_err(Failure::usage)?, loan.function_id));
+            coming.push((loan.function.parse().map_err(Failure::usage)?, loan.config.function));
         }
         for changing in self.changing.values() {
             let Some(line) = changing.line() else { continue };
             let function = lend::function_id(line.secret().reveal());
-            let is_there = view.loan(changing.loan()).is_some_and(|(it, _)| it.function_id == function);
+            let is_there = view.loan(changing.loan()).is_some_and(|(it, _)| it.config.function == function);
             if !is_there {
                 coming.push((line.function().clone(), function));
             }
@@ -167,7 +167,7 @@ impl Coming {
         let lent = functions.flat_map(|count| std::iter::repeat_n(Some(LoanKind::Lend), count));
         let bound = self.loans.iter().filter_map(|(_, loan)| loan.0.as_ref());
         let slots = self.slots.iter().flat_map(|(_, opened)| opened.loans());
-        let rooms = lent.chain(bound.chain(slots).map(|loan| loan.end.room()));
+        let rooms = lent.chain(bound.chain(slots).map(|loan| loan.config.role.room()));
         // In the order in which they get places.
         let rooms = node.free_places().into_iter().zip(rooms);
         let rooms: Vec<_> = rooms.filter_map(|(place, kind)| Some((place, kind?))).collect();
@@ -218,21 +218,23 @@ impl Coming {
         for ((name, ready), place) in self.devices.into_iter().zip(node.agent.free_drives()) {
             let settled = ready.settle(place, &node.state, Some(&node.agent.view().spec().last_writes))?;
             let life = node.state.begin_life()?;
-            let loans = settled.loans.into_iter().map(|loan| LoanSpec { life, ..loan });
+            let mut loans = settled.loans;
+            loans.iter_mut().for_each(|loan| loan.config.life = life);
             // The loans come first: no place is taken for none.
-            arrivals.loans.extend(loans.zip(places.by_ref()).map(|(loan, place)| (place, loan)));
+            arrivals.loans.extend(loans.into_iter().zip(places.by_ref()).map(|(loan, place)| (place, loan)));
             seated.push(Seated { place, name, layout: settled.layout, drive: settled.drive });
         }
         let lines = lines(&arrivals, (&self.rails, &self.gone), node)?;
         let mut slots = self.slots;
         slots.iter_mut().try_for_each(|(_, opened)| opened.begin_lives(&node.state))?;
-        let held = arrivals.loans.iter().map(|(_, loan)| loan.tenancy).filter(|tenancy| tenancy.is_held);
+        let held =
+            arrivals.loans.iter().map(|(_, loan)| loan.config.tenancy).filter(|tenancy| tenancy.is_held);
         arrivals.holders = node.state.holders(&held.map(|tenancy| tenancy.node).collect())?;
         let mut bound = Vec::new();
         for ((wanted, mut loan), place) in self.loans.into_iter().zip(places.by_ref()) {
             let life = node.state.begin_life()?;
             if let Some(loan) = &mut loan.0 {
-                loan.life = life;
+                loan.config.life = life;
             }
             bound.push((place, wanted, loan));
         }
@@ -305,7 +307,7 @@ fn lines(
     let stay = view.spec().rails.iter().filter(|rail| !gone.contains(&rail.id));
     let addresses = lend::addresses_of(stay.chain(come));
     let are_other = !come.is_empty() || !gone.is_empty();
-    let is_lent = |loan: &&LoanSpec| matches!(loan.end, LoanEnd::Lend { .. });
+    let is_lent = |loan: &&LoanSpec| loan.lent().is_some();
     let present = view.spec().loans.iter().filter(|_| are_other);
     let lent = present.chain(arrivals.loans.iter().map(|(_, loan)| loan)).filter(is_lent);
     lend::lines(view.spec().identity.lends_in(view.spec().domains.node()), lent, addresses)

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use base::times::{HOLD, SILENCE};
-use io::agent::{AgentEvent, LoanEnd, LoanSpec, Withdrawn};
+use io::agent::{AgentEvent, LoanSpec, Withdrawn};
 use io::event::Event;
 
 use super::super::{GIVE_BACK, Node, Observer, keep_end};
@@ -130,9 +130,9 @@ impl Node {
         lent.find_map(|(loan, cells)| {
             // One that was never heard in this life of the node has not been silent for longer than that.
             let silence = view.silence(cells).min(self.started.elapsed());
-            let is_had = report::is_open(cells) || loan.tenancy.is_held;
+            let is_had = report::is_open(cells) || loan.config.tenancy.is_held;
             (is_had && silence < hold(loan)).then(|| {
-                let name = cells.edge().peer().map_or(loan.tenancy.name, |(_, name)| name);
+                let name = cells.edge().peer().map_or(loan.config.tenancy.name, |(_, name)| name);
                 format!("{name} to give it back")
             })
         })
@@ -321,13 +321,11 @@ fn device_was_had(node: &Node, device: &Device) -> bool {
 }
 
 fn lends(loan: &LoanSpec, drive: usize) -> bool {
-    matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive)
+    loan.lent().is_some_and(|lent| lent.drive == drive)
 }
 
 /// For how long whoever has a function may be silent before it has lost it: not for long where it may not have it.
 fn hold(loan: &LoanSpec) -> Duration {
-    match &loan.end {
-        LoanEnd::Lend { allowed: Some(allowed), .. } if !allowed.contains(&loan.tenancy.node) => SILENCE,
-        _ => HOLD,
-    }
+    let may_have = loan.lent().is_none_or(|lent| lent.may_have(loan.config.tenancy.node));
+    if may_have { HOLD } else { SILENCE }
 }
