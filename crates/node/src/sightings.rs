@@ -199,4 +199,16 @@ mod tests {
         assert_eq!((all.len(), all[0].cause), (SIGHTINGS, Cause::OwnTwin));
         assert!(all.iter().any(|it| it.node == NodeId::numbered(999)), "who came last is remembered");
     }
+
+    /// Whoever is let in can be as many nodes as he likes, and two programs with each identity: that hides nobody who
+    /// has the identity of this node.
+    #[test]
+    fn a_crowd_of_twins_pushes_out_nobody_with_the_identity_of_this_node() {
+        let seen = none();
+        seen.note(Cause::OwnTwin, NodeId::numbered(1), None, address(1));
+        for node in 2..1000 {
+            seen.note(Cause::Twin, NodeId::numbered(node), None, address(2));
+        }
+        assert!(seen.all().any(|it| it.cause == Cause::OwnTwin));
+    }
 }
