@@ -363,6 +363,7 @@ fn an_end_that_begins_anew_on_a_rail_of_which_no_line_speaks_is_met_again() {
     });
     open(&mut world);
     set_rails(&mut world, 1, &[2]);
+    world.cut = Box::new(|_, _, it| it == path(0, 0));
     write(&mut world, PROBE_MAX * 4);
     let now = world.now;
     world.nodes[1].reboot(&arena, now, 77);
