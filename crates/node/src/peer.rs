@@ -480,8 +480,10 @@ impl<'m> Peer<'m> {
             return self.addresses.of(challenge);
         }
         let (_, rail) = frame.path.rails()?;
-        // A path that is new leads to where others have found its rail.
-        let known = self.cells.address(frame.path).or_else(|| self.cells.proven_address(rail));
+        // A path that is new may lead to where others have found its rail: who is there is asked, and sent no data, for
+        // on another network somebody else may have that address.
+        let elsewhere = || self.cells.proven_address(rail).filter(|_| !frame.has_tlps);
+        let known = self.cells.address(frame.path).or_else(elsewhere);
         known.or_else(|| self.addresses.spend(frame.path, frame.len))
     }
 

@@ -644,7 +644,7 @@ fn each_field_of_a_header_is_checked_and_counted() {
         ("destination rail", 10, [AUTH, TAKEN, MISDIRECTED, MISDIRECTED, MISDIRECTED, MISDIRECTED]),
         ("above the destination", 11, NOT_ZERO),
         ("source domain", 12, [AUTH, AUTH, AUTH, MALFORMED, AUTH, AUTH]),
-        ("source rail", 14, [AUTH, TAKEN, AUTH, TAKEN, AUTH, REPLAY]),
+        ("source rail", 14, [AUTH, TAKEN, AUTH, MISDIRECTED, AUTH, MISDIRECTED]),
         ("above the source", 15, NOT_ZERO),
         ("group", 16, ELSEWHERE),
         ("reserved", 18, NOT_ZERO),
