@@ -372,3 +372,30 @@ fn an_end_that_begins_anew_on_a_rail_of_which_no_line_speaks_is_met_again() {
     });
     write(&mut world, PROBE_MAX * 4);
 }
+
+/// An answer comes late, behind the hello by which its sender has told that it has another rail now. It must not take
+/// back what has been told since: when this end has another rail as well, nobody would find the other one any more.
+#[test]
+fn an_answer_that_comes_behind_a_newer_hello_takes_back_nothing() {
+    let arena = Arena::default();
+    let mut world = pair(&arena, [&[0, 1], &[0, 1]]);
+    world.run_for(Duration::from_millis(100));
+    let now = world.now;
+    world.nodes[0].channel(1).call_for_test(now);
+    let call = world.frames_of(0).swap_remove(0).1;
+    world.give(1, &call);
+    let (_, answer) = world.nodes[1].frames(now).swap_remove(0);
+    assert_eq!(Header::parse(&answer).unwrap().kind, Kind::Response);
+    set_rails(&mut world, 1, &[3]);
+    world.run_for(Duration::from_millis(10));
+    assert_eq!(is_up(&world, 1, 3), Some(true), "the hello was heard");
+    world.give(0, &answer);
+    set_rails(&mut world, 0, &[2]);
+    // Nobody is where the other rails were.
+    world.cut = Box::new(|from, _, it| {
+        let (own, peer) = it.rails().unwrap();
+        (if from == 1 { own } else { peer }).get() != 3
+    });
+    write(&mut world, Duration::from_secs(20));
+    world.expect_all_came();
+}
