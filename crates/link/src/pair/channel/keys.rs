@@ -75,7 +75,7 @@ impl<'m> Channel<'m> {
         handshake.to = Destination { domain: peer, ..Destination::default() };
         handshake.answers = None;
         if handshake.attempted.is_empty() {
-            handshake.called = PathSet::default();
+            (handshake.called, handshake.is_told) = (PathSet::default(), false);
         }
         handshake.called.add(paths);
         if handshake.attempted.len() == ATTEMPTS {

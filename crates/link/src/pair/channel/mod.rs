@@ -279,6 +279,8 @@ struct Handshake {
     attempted: VecDeque<(Initiator, Instant)>,
     /// The paths that they have taken.
     called: PathSet,
+    /// The peer has told of its rails since the first of them left: an answer may be older.
+    is_told: bool,
     /// How long the last answer took.
     round_trip: Duration,
     /// Whose attempt the message answers, and the paths it was sent on.
@@ -742,6 +744,7 @@ impl Handshake {
         Self {
             attempted: VecDeque::new(),
             called: PathSet::default(),
+            is_told: false,
             round_trip: Duration::ZERO,
             answers: None,
             answered_paths: PathSet::default(),

@@ -87,6 +87,7 @@ impl Channel<'_> {
         if told == 0 || (known.told != 0 && edition < known.edition) {
             return;
         }
+        self.handshake.is_told = true;
         let news = PeerRails { told, edition, ..known };
         if news != known {
             self.cells.peer_rails.set(self.journal, news);
@@ -119,7 +120,8 @@ impl Channel<'_> {
         let Some((_, rail)) = path.rails() else { return };
         let (known, bit) = (self.cells.peer_rails.get(), 1 << rail.get());
         let believed = if known.told != 0 { known.told } else { known.heard };
-        if believed & bit == 0 {
+        let is_older = known.told != 0 && self.handshake.is_told;
+        if believed & bit == 0 && !is_older {
             let heard = if known.told != 0 { bit } else { known.heard | bit };
             self.cells.peer_rails.set(self.journal, PeerRails { told: 0, heard, ..known });
             self.pair(now);
