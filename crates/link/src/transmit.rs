@@ -16,6 +16,8 @@ pub struct Transmit {
     pub answers: Option<CallName>,
     /// The challenge in it: it goes to the address that this is about, and nowhere else.
     pub challenge: Option<u64>,
+    /// It carries TLPs: it goes to where the peer has proven to be on this very path.
+    pub has_tlps: bool,
 }
 
 /// Where frames are built: those of the private path right where the peer reads them.

@@ -485,7 +485,12 @@ impl<'m> Peer<'m> {
             return self.addresses.of(challenge);
         }
         let (own, peer) = frame.path.rails()?;
-        let known = self.cells.address_between(own, peer);
+        // A path that is new may lead to where others have found its rail: who is there is asked, and sent no data, for
+        // on another network somebody else may have that address.
+        let known = match frame.has_tlps {
+            true => self.cells.address(frame.path),
+            false => self.cells.address_between(own, peer),
+        };
         known.or_else(|| self.addresses.spend(frame.path, frame.len))
     }
 

@@ -37,9 +37,14 @@ impl Cause {
         1 + Self::ALL.iter().position(|cause| *cause == self).unwrap_or_default() as u64
     }
 
-    /// Anybody can cause as many of these as he likes.
-    fn is_refusal(self) -> bool {
-        matches!(self, Self::NotAllowed | Self::Unproven)
+    /// The least make room. Anybody can cause as many refusals as he likes, and whoever is let in as many twins; of this
+    /// node there is one.
+    fn rank(self) -> u8 {
+        match self {
+            Self::NotAllowed | Self::Unproven => 1,
+            Self::Twin => 2,
+            Self::OwnTwin | Self::OwnRefusal => 3,
+        }
     }
 }
 
@@ -101,10 +106,9 @@ impl Sightings {
 }
 
 impl Row {
-    /// The least makes room: what is empty, then who was refused, longest ago first.
+    /// The least makes room: what is empty, then who was refused, then twins of others, longest ago first.
     fn rank(&self) -> (u8, u64) {
-        let cause = self.cause();
-        (cause.map_or(0, |cause| if cause.is_refusal() { 1 } else { 2 }), self.last.get())
+        (self.cause().map_or(0, Cause::rank), self.last.get())
     }
 
     fn cause(&self) -> Option<Cause> {
@@ -198,5 +202,17 @@ mod tests {
         let all: Vec<_> = seen.all().collect();
         assert_eq!((all.len(), all[0].cause), (SIGHTINGS, Cause::OwnTwin));
         assert!(all.iter().any(|it| it.node == NodeId::numbered(999)), "who came last is remembered");
+    }
+
+    /// Whoever is let in can be as many nodes as he likes, and two programs with each identity: that hides nobody who
+    /// has the identity of this node.
+    #[test]
+    fn a_crowd_of_twins_pushes_out_nobody_with_the_identity_of_this_node() {
+        let seen = none();
+        seen.note(Cause::OwnTwin, NodeId::numbered(1), None, address(1));
+        for node in 2..1000 {
+            seen.note(Cause::Twin, NodeId::numbered(node), None, address(2));
+        }
+        assert!(seen.all().any(|it| it.cause == Cause::OwnTwin));
     }
 }

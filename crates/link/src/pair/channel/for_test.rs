@@ -6,6 +6,7 @@ use base::ids::StreamId;
 use super::{Channel, Streams};
 use crate::frame::{HEADER_LEN, OVERHEAD};
 use crate::handshake::{Answer, Proposal};
+use crate::paths::PathId;
 use crate::record::Status;
 use crate::sealing::Wear;
 
@@ -29,6 +30,11 @@ impl<'m> Channel<'m> {
     /// The peer has said which rails it has.
     pub(in crate::pair) fn hear_rails_for_test(&mut self, now: Instant, rails: u8, edition: u32) {
         self.hear_rails(now, rails, edition);
+    }
+
+    /// The number of the next packet on a path.
+    pub(in crate::pair) fn next_number_for_test(&self, path: PathId) -> u64 {
+        self.paths.index_of(path).map_or(0, |at| self.paths[at].outgoing.next_number())
     }
 
     /// A handshake begins, whatever there is.

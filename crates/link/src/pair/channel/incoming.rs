@@ -169,6 +169,8 @@ impl<'m> Channel<'m> {
         match header.kind {
             // This costs one MAC; whatever follows costs more.
             Kind::Response if !is_marked(&self.config.identity.public(), frame) => Err(Dropped::Auth),
+            // The rails of these are confirmed by nothing in them.
+            Kind::Response | Kind::Cookie if !self.has_called_on(header.path()) => Err(Dropped::Misdirected),
             Kind::Response => self.handle_response(now, &header, frame, streams),
             Kind::Cookie => self.handle_cookie(now, &header, frame),
             Kind::Sealed | Kind::Private => self.handle_sealed(now, &header, frame, streams),
@@ -249,6 +251,8 @@ impl<'m> Channel<'m> {
             self.withdraw_offer();
         }
         if !asked.refused {
+            // A hello may have brought paths that are listed before it.
+            let path = self.path_of(now, header.path());
             self.paths[path].acknowledge(now, header.packet_number, asked.eliciting, asked.urgent);
         }
         Ok(match (known, asked.answers) {

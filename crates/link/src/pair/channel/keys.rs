@@ -74,6 +74,10 @@ impl<'m> Channel<'m> {
         (handshake.message, handshake.kind) = (message, Kind::Initiation);
         handshake.to = Destination { domain: peer, ..Destination::default() };
         handshake.answers = None;
+        if handshake.attempted.is_empty() {
+            (handshake.called, handshake.is_told) = (PathSet::default(), false);
+        }
+        handshake.called.add(paths);
         if handshake.attempted.len() == ATTEMPTS {
             handshake.attempted.pop_front();
         }
@@ -276,7 +280,8 @@ impl<'m> Channel<'m> {
     /// Whether a cookie's frame answers a call of this channel: its header names nothing else.
     pub fn awaits_cookie(&self, header: &Header) -> bool {
         let mark = self.handshake.marks.get(header.path().index());
-        header.kind == Kind::Cookie && mark.is_some_and(|mark| cookies::answers(header, mark))
+        let is_cookie = header.kind == Kind::Cookie && self.has_called_on(header.path());
+        is_cookie && mark.is_some_and(|mark| cookies::answers(header, mark))
     }
 
     /// A frame under the pending keys has come: they are the keys now.

@@ -277,6 +277,10 @@ enum Side {
 struct Handshake {
     /// Our attempts that have no answer yet, with their times, the last one last.
     attempted: VecDeque<(Initiator, Instant)>,
+    /// The paths that they have taken.
+    called: PathSet,
+    /// The peer has told of its rails since the first of them left: an answer may be older.
+    is_told: bool,
     /// How long the last answer took.
     round_trip: Duration,
     /// Whose attempt the message answers, and the paths it was sent on.
@@ -739,6 +743,8 @@ impl Handshake {
     fn new(now: Instant, last_heard: Instant) -> Self {
         Self {
             attempted: VecDeque::new(),
+            called: PathSet::default(),
+            is_told: false,
             round_trip: Duration::ZERO,
             answers: None,
             answered_paths: PathSet::default(),

@@ -151,7 +151,7 @@ impl<'m> Channel<'m> {
             self.mark_by_cookie(now, path, &mut out[..len]);
         }
         self.cells.stats.sent_frames.add(1);
-        Transmit { path, len, is_handshake: true, answers, challenge: None }
+        Transmit { path, len, is_handshake: true, answers, challenge: None, has_tlps: false }
     }
 
     /// The last mark of a first message: zeroes for whom nobody has given a cookie.
@@ -252,7 +252,8 @@ impl<'m> Channel<'m> {
             self.wear.add(len);
         }
         self.cells.stats.sent_frames.add(1);
-        Transmit { path: id, len, is_handshake: false, answers: None, challenge }
+        let has_tlps = self.last_carried.count > 0;
+        Transmit { path: id, len, is_handshake: false, answers: None, challenge, has_tlps }
     }
 
     /// Takes a packet number and seals what is in `frame`, of a stream that is of this assignment.

@@ -70,6 +70,11 @@ impl Channel<'_> {
         paths::pairs(paths::mask(&self.config.rails), peer).collect()
     }
 
+    /// Whether a first message that may be answered has taken this path.
+    pub(super) fn has_called_on(&self, path: PathId) -> bool {
+        self.handshake.called.contains(path)
+    }
+
     /// The rails of this end, as it says hello.
     pub(super) fn own_rails(&self) -> u8 {
         paths::mask(&self.config.rails)
@@ -82,6 +87,7 @@ impl Channel<'_> {
         if told == 0 || (known.told != 0 && edition < known.edition) {
             return;
         }
+        self.handshake.is_told = true;
         let news = PeerRails { told, edition, ..known };
         if news != known {
             self.cells.peer_rails.set(self.journal, news);
@@ -98,19 +104,26 @@ impl Channel<'_> {
         if known.heard & bit == 0 {
             self.cells.peer_rails.set(self.journal, PeerRails { heard: known.heard | bit, ..known });
             if known.told == 0 {
+                let id = self.paths[path].id;
                 self.pair(now);
+                // Others may be listed before it now.
+                let path = self.path_of(now, id);
                 self.paths[path].trust();
             }
         }
     }
 
     /// The answer to a call of ours has come on this path, so the peer has that rail now. If it has told otherwise, both
-    /// ends have other rails than either knows: what it told holds no more, until it says hello again.
+    /// ends have other rails than either knows: what it told holds no more, until it says hello again. If it has told
+    /// nothing, since it is another life than before, this is what is known of it.
     pub(super) fn hear_answer(&mut self, now: Instant, path: PathId) {
         let Some((_, rail)) = path.rails() else { return };
         let (known, bit) = (self.cells.peer_rails.get(), 1 << rail.get());
-        if known.told != 0 && known.told & bit == 0 {
-            self.cells.peer_rails.set(self.journal, PeerRails { told: 0, heard: bit, ..known });
+        let believed = if known.told != 0 { known.told } else { known.heard };
+        let is_older = known.told != 0 && self.handshake.is_told;
+        if believed & bit == 0 && !is_older {
+            let heard = if known.told != 0 { bit } else { known.heard | bit };
+            self.cells.peer_rails.set(self.journal, PeerRails { told: 0, heard, ..known });
             self.pair(now);
             let path = self.path_of(now, path);
             self.paths[path].heard(now);

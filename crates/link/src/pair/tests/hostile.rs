@@ -644,7 +644,7 @@ fn each_field_of_a_header_is_checked_and_counted() {
         ("destination rail", 10, [AUTH, TAKEN, MISDIRECTED, MISDIRECTED, MISDIRECTED, MISDIRECTED]),
         ("above the destination", 11, NOT_ZERO),
         ("source domain", 12, [AUTH, AUTH, AUTH, MALFORMED, AUTH, AUTH]),
-        ("source rail", 14, [AUTH, TAKEN, AUTH, TAKEN, AUTH, REPLAY]),
+        ("source rail", 14, [AUTH, TAKEN, AUTH, MISDIRECTED, AUTH, MISDIRECTED]),
         ("above the source", 15, NOT_ZERO),
         ("group", 16, ELSEWHERE),
         ("reserved", 18, NOT_ZERO),
@@ -854,4 +854,48 @@ fn a_record_that_counts_more_than_its_bytes_can_hold_is_malformed() {
         assert_eq!(world.nodes[1].places[0].stream.receiver().expected(), expected);
     }
     assert_eq!(stats(&world, 1).dropped_malformed.get(), 2);
+}
+
+/// The rails in the header of an answer are confirmed by nothing in it. Whoever knows the public key of who has called,
+/// and is faster than the network, must not change what that one knows of the rails of its peer: an answer comes on a
+/// path that the call has taken.
+#[test]
+fn an_answer_on_a_path_that_no_call_has_taken_is_dropped() {
+    let arena = Arena::default();
+    let mut world = open(&arena);
+    world.run_for(Duration::from_millis(50));
+    let now = world.now;
+    world.nodes[0].channel(1).call_for_test(now);
+    let [_, answer] = messages(&mut world);
+    let forged = with_header(0, &answer, |header| header.source.rail = RailId::ALL[3]);
+    assert_eq!(world.give(0, &forged), Heard::Nothing);
+    assert_eq!(world.give(0, &answer), Heard::Accepted, "the true one counts");
+}
+
+/// Nobody has called on that path, so there is no mark that a cookie could answer. Whoever knows the public key of the
+/// called node, which all have that have its line, must not have a first message sent by each frame that he makes.
+#[test]
+fn a_cookie_on_a_path_that_no_call_has_taken_is_dropped() {
+    let arena = Arena::default();
+    let mut world = World::pair(&arena, 1);
+    let call = call_of(&mut world);
+    let now = world.now;
+    world.nodes[0].frames(now);
+    let header = Header::parse(&call).unwrap();
+    let rail = |rail: usize, domain: u32| Prefix { rail: RailId::ALL[rail], domain: DomainId(domain) };
+    let header = Header {
+        kind: Kind::Cookie,
+        incarnation: base::ids::Incarnation(0),
+        destination: rail(0, header.source.domain.0),
+        source: rail(1, 2),
+        ..header
+    };
+    let mut cookies = cookies::Cookies::new(&[7; 32]);
+    for from in 0..10 {
+        let mut forged = vec![0; 512];
+        let len = cookies.answer(now, &key_of(1).public(), header, &mut forged, &[from]);
+        world.give(0, &forged[..len]);
+        let sent = world.nodes[0].frames(now);
+        assert!(sent.is_empty(), "{} first messages for a frame that anybody can make", sent.len());
+    }
 }

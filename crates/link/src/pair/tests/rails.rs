@@ -277,3 +277,125 @@ fn ends_whose_rails_change_at_once_meet_again() {
         assert_eq!(is_up(&world, node, rail), Some(true), "node {node}");
     }
 }
+
+/// A hello that tells of a rail more has its receiver list paths before the one on which it has come. What has come is
+/// to be acknowledged on its own path nevertheless: a packet of another one with the same number may be lost, and what it
+/// carried would never be sent again.
+#[test]
+fn a_hello_that_brings_paths_is_acknowledged_on_the_path_on_which_it_has_come() {
+    let arena = Arena::default();
+    let mut world = pair(&arena, [&[1, 2], &[0, 1, 2]]);
+    world.run_for(Duration::from_millis(300));
+    let paths = [path(1, 1), path(2, 2)];
+    let next = |world: &mut World<'_>| paths.map(|path| world.nodes[0].channel(1).next_number_for_test(path));
+    loop {
+        let [one, two] = next(&mut world);
+        if one == two {
+            break;
+        }
+        world.nodes[0].channel(1).challenge(if one < two { paths[0] } else { paths[1] }, 7);
+        world.nodes[0].wake();
+        world.tick();
+    }
+    let [number, _] = next(&mut world);
+    world.cut = Box::new(|from, _, it| from == 0 && it != path(2, 2));
+    world.write_all(0);
+    world.tick();
+    assert!(next(&mut world) >= [number + 1, number] && next(&mut world)[1] == number, "the write is lost");
+    set_rails(&mut world, 0, &[0, 1, 2]);
+    world.run(3);
+    world.cut = Box::new(|_, _, _| false);
+    world.run_until(Duration::from_secs(20), is_idle);
+    world.expect_all_came();
+}
+
+/// The same where the path before it is a new one: acknowledgements of what has never been sent there are refused, and
+/// with them all others, until as many packets have been sent. The rail is to be used at once.
+#[test]
+fn a_rail_that_comes_behind_the_hello_that_tells_of_it_is_used() {
+    let arena = Arena::default();
+    let mut world = pair(&arena, [&[0, 1], &[1]]);
+    for _ in 0..3000 {
+        world.write_all(1);
+        world.tick();
+    }
+    // What goes over the new rail takes longer at first.
+    world.cut = Box::new(|_, _, it| it == path(0, 0));
+    set_rails(&mut world, 1, &[0, 1]);
+    world.run_for(Duration::from_millis(5));
+    world.cut = Box::new(|_, _, _| false);
+    world.run_for(Duration::from_secs(2));
+    for node in 0..2 {
+        assert_eq!(is_up(&world, node, 0), Some(true), "node {node}");
+    }
+    write(&mut world, PROBE_MAX * 4);
+    world.expect_all_came();
+}
+
+/// The first exchange with a newcomer takes the path on which it was heard, and not another one that is listed before it
+/// since then.
+#[test]
+fn a_newcomer_is_answered_on_the_path_on_which_it_was_heard() {
+    let arena = Arena::default();
+    let mut world = World::pair_with(&arena, 1, |config| {
+        config.rails = if config.index == 0 { vec![0] } else { vec![0, 1] };
+        config.said = vec![1];
+    });
+    world.cut = Box::new(|_, _, it| it == path(0, 0));
+    world.record = Some(Vec::new());
+    open(&mut world);
+    let record = world.record.take().unwrap();
+    let is_lost = |(from, bytes): &&(usize, Vec<u8>)| {
+        let header = Header::parse(bytes).unwrap();
+        *from == 1 && header.kind == Kind::Sealed && header.path() == path(0, 0)
+    };
+    assert!(record.iter().filter(is_lost).count() <= 2, "no more than a hello and a ping go elsewhere");
+}
+
+/// The called end has another rail than the line says, as its hello has told, and begins anew: whoever calls it there
+/// and is answered has found it. What is forgotten of the life before must not take the only path with it.
+#[test]
+fn an_end_that_begins_anew_on_a_rail_of_which_no_line_speaks_is_met_again() {
+    let arena = Arena::default();
+    let mut world = World::pair_with(&arena, 1, |config| {
+        config.rails = vec![0];
+        config.said = vec![0];
+    });
+    open(&mut world);
+    set_rails(&mut world, 1, &[2]);
+    world.cut = Box::new(|_, _, it| it == path(0, 0));
+    write(&mut world, PROBE_MAX * 4);
+    let now = world.now;
+    world.nodes[1].reboot(&arena, now, 77);
+    world.run_until(Duration::from_secs(20), |world| {
+        world.nodes.iter().all(Node::is_open) && world.nodes[1].slots[0].channel.is_met()
+    });
+    write(&mut world, PROBE_MAX * 4);
+}
+
+/// An answer comes late, behind the hello by which its sender has told that it has another rail now. It must not take
+/// back what has been told since: when this end has another rail as well, nobody would find the other one any more.
+#[test]
+fn an_answer_that_comes_behind_a_newer_hello_takes_back_nothing() {
+    let arena = Arena::default();
+    let mut world = pair(&arena, [&[0, 1], &[0, 1]]);
+    world.run_for(Duration::from_millis(100));
+    let now = world.now;
+    world.nodes[0].channel(1).call_for_test(now);
+    let call = world.frames_of(0).swap_remove(0).1;
+    world.give(1, &call);
+    let (_, answer) = world.nodes[1].frames(now).swap_remove(0);
+    assert_eq!(Header::parse(&answer).unwrap().kind, Kind::Response);
+    set_rails(&mut world, 1, &[3]);
+    world.run_for(Duration::from_millis(10));
+    assert_eq!(is_up(&world, 1, 3), Some(true), "the hello was heard");
+    world.give(0, &answer);
+    set_rails(&mut world, 0, &[2]);
+    // Nobody is where the other rails were.
+    world.cut = Box::new(|from, _, it| {
+        let (own, peer) = it.rails().unwrap();
+        (if from == 1 { own } else { peer }).get() != 3
+    });
+    write(&mut world, Duration::from_secs(20));
+    world.expect_all_came();
+}

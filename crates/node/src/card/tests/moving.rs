@@ -258,3 +258,23 @@ fn two_lives_of_one_identity_are_seen_by_whoever_has_to_do_with_them() {
     assert_eq!(seen[1], [(Cause::Twin, node, Some(ELSEWHERE))]);
     assert_eq!(seen[2], [(Cause::OwnRefusal, node, Some(BORROWER))]);
 }
+
+/// The lender has moved, so the borrower's line is out of date; the borrower begins anew where it was. The lender calls
+/// it, as it calls whoever has its function and is silent, and the answer shows on which rail the borrower is.
+#[test]
+fn a_borrower_that_begins_anew_is_found_by_a_lender_that_has_moved() {
+    let arena = Arena::default();
+    let mut net = Net::new(&arena);
+    let mut now = Instant::ZERO;
+    net.run(&mut now, Duration::from_millis(500));
+    net.at[0] = ELSEWHERE;
+    net.run(&mut now, Duration::from_millis(500));
+    assert!(net.is_served(&mut now));
+    let mut anew = config(2, borrow(BorrowEdge::Program));
+    (anew.incarnation, anew.life, anew.seed) = (Incarnation(2), LifeId([7; 16]), Secret([7; 32]));
+    net.ends[1] = End::on(anew.new_memory(&arena), anew, now);
+    net.run(&mut now, Duration::from_secs(20));
+    assert!(net.calls.contains(&BORROWER));
+    assert!(is_open(&net.ends[0].card, now) && is_open(&net.ends[1].card, now));
+    assert!(net.is_served(&mut now));
+}

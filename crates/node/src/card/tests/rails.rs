@@ -129,3 +129,37 @@ fn where_a_node_is_is_known_by_path_and_kept_by_its_rails() {
     assert_eq!(peer.proven_address(RailId::ALL[1]), None);
     assert_eq!(peer.address_between(RailId::ALL[1], RailId::ALL[0]), Some(PEER));
 }
+
+/// Where a node has proven to be for one rail of ours somebody else may be for another one, whose network may have the
+/// same addresses. Who hears nothing there is asked, and sent no data.
+#[test]
+fn no_data_leave_on_a_rail_for_where_the_peer_has_proven_to_be_for_another_one() {
+    let arena = Arena::default();
+    let (mut now, mut ends) = (Instant::ZERO, ends(&arena, [&[0], &[1]]));
+    let first = |own: RailId, _| own.index() == 0;
+    run_over(&mut now, &mut ends, Duration::from_millis(400), first);
+    assert!(is_ready(&ends[1].card, now));
+    ends[0].held = Some(Vec::new());
+    let pages: Vec<_> = (0..8).map(|_| ends[1].card.pages(0).alloc().unwrap()).collect();
+    ends[1].card.drive_step(now, 0, |driver, _| {
+        let request =
+            BlockRequest { id: 5, kind: BlockKind::Read, lba: 0, blocks: 64, fua: false, pages: &pages };
+        driver.submit(now, request);
+    });
+    run_over(&mut now, &mut ends, Duration::from_millis(20), first);
+    // A rail comes, the borrower falls silent, and what it has asked for is there.
+    ends[0].card.set_rails(now, rails(&[0, 1])).unwrap();
+    let held = ends[0].held.take().unwrap();
+    assert!(!held.is_empty());
+    held.iter().for_each(|(loan, id)| ends[0].card.handle_media(now, *loan, *id, Ok(())));
+    let (mut over, until) = ([0, 0], now + Duration::from_secs(2));
+    while now < until {
+        now += TICK;
+        for (_, frame) in ends[0].turn(now) {
+            let rail = Header::parse(&frame).unwrap().source.rail.index();
+            over[rail] += usize::from(frame.len() > 1000);
+        }
+    }
+    assert!(over[0] > 0, "the data are under way");
+    assert_eq!(over[1], 0, "frames with data for who has never answered there");
+}
