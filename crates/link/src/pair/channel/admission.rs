@@ -1,10 +1,12 @@
 //! Which life of the other node a channel is with.
 //!
 //! Another life of the node that is met is most likely that node, started again. It may be a copy of it as well. So it
-//! is let in when the life before has left a probe under its own keys unanswered, on all paths; else it is a twin.
+//! is let in when the life before has left a probe under its own keys unanswered, on all paths; else it is a twin. Who was
+//! a twin once is a copy, and not the node started again: as long as what the other life has here is kept for that, the
+//! copy is not let in, whoever is silent.
 
 use base::ids::{Incarnation, LifeId};
-use base::times::{HANDSHAKE_RETRY, PENDING_KEYS, SILENCE};
+use base::times::{HANDSHAKE_RETRY, HOLD, PENDING_KEYS, SILENCE};
 use base::{Instant, Rule};
 use core::time::Duration;
 
@@ -148,7 +150,7 @@ impl<'m> Channel<'m> {
     /// there: then that one is asked first, and who has answered is called again.
     pub(super) fn may_follow(&mut self, now: Instant, incarnation: Incarnation, life: LifeId) -> bool {
         let present = self.cells.current.get();
-        let has_something = self.cells.numbers.has_open() || !self.tenants.is_empty();
+        let has_something = self.has_something();
         // As the lobby has those wait who call.
         let is_other = !self.tenants.is_empty() && !self.tenants.contains(&life);
         let may_call = now.since(self.handshake.listens_since) < LIFE_BEFORE;
@@ -180,6 +182,9 @@ impl<'m> Channel<'m> {
         if !is_other || !self.journal.rule(Rule::ProbeBeforeTakeOver) {
             return None;
         }
+        if self.cells.copy.get() == life && self.is_kept_for_present(now) {
+            return Some(Verdict::Twin);
+        }
         let probe = self.handshake.probe.as_ref().filter(|probe| !probe.is_over(now));
         Some(match probe.map(|probe| (probe.outcome, probe.life == life)) {
             Some((Outcome::Lives, true)) => Verdict::Twin,
@@ -188,6 +193,16 @@ impl<'m> Channel<'m> {
             Some((Outcome::Open, true) | (Outcome::Lives, false)) | None => Verdict::Probe,
             Some(_) => Verdict::Defer,
         })
+    }
+
+    /// Whether the present life of the peer has something here that it may still come back for, started again.
+    fn is_kept_for_present(&self, now: Instant) -> bool {
+        now.since(self.last_heard().max(self.handshake.listens_since)) < HOLD && self.has_something()
+    }
+
+    /// Whether the peer has something here.
+    fn has_something(&self) -> bool {
+        self.cells.numbers.has_open() || !self.tenants.is_empty()
     }
 
     /// How old the pending keys are.
@@ -256,6 +271,7 @@ impl<'m> Channel<'m> {
             return;
         }
         probe.outcome = Outcome::Lives;
+        self.cells.copy.set(self.journal, probe.life);
         // What waits to be sent is better than a refusal.
         if let Some(call) = probe.waiting.take().filter(|_| self.handshake.due.is_empty()) {
             self.refuse_twin(call, by);

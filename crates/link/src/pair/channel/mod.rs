@@ -93,6 +93,8 @@ pub struct ChannelCells {
     /// The peer's rails.
     peer_rails: Cell<PeerRails>,
     reserved: Cell<u32>,
+    /// Another life of the peer, seen while the present one was there: a copy of that node; zeroes: none was.
+    copy: Cell<LifeId>,
     /// When the peer was last heard, to within [`HEARD_STEP`].
     heard_at: Cell<u64>,
     /// By path: no packet number below is accepted from the peer's newest card, whatever our cards remember.

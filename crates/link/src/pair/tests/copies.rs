@@ -150,6 +150,33 @@ fn a_copy_takes_nothing_from_the_machine_that_it_was_made_of() {
     assert_eq!((copies.resets(ORIGINAL), copies.tenancy()), (1, tenancy));
 }
 
+/// It has been seen beside the other one, so it is not that one, started again.
+#[test]
+fn who_was_a_copy_once_has_nothing_of_who_is_started_again() {
+    let arena = Arena::default();
+    let mut copies = Copies::begin(&arena, 7);
+    copies.renew(COPY);
+    copies.run_for(RAIL_VERDICT);
+    assert!(copies.is_twin(COPY));
+    copies.is_there[ORIGINAL] = false;
+    copies.run_for(RAIL_VERDICT * 20);
+    let now = copies.now;
+    copies.lender.restart(now);
+    copies.run_for(RAIL_VERDICT * 20);
+    assert!(!copies.is_open(COPY), "what it wants is kept for the other one");
+    copies.is_there[ORIGINAL] = true;
+    copies.renew(ORIGINAL);
+    copies.run_for(RAIL_VERDICT * 4);
+    assert!(copies.is_open(ORIGINAL));
+    copies.expect_goes_on(ORIGINAL);
+    // Started again, it is somebody else: let in when the other one is gone.
+    copies.is_there[ORIGINAL] = false;
+    copies.renew(COPY);
+    copies.run_for(RAIL_VERDICT * 20);
+    assert!(copies.is_open(COPY));
+    copies.expect_goes_on(COPY);
+}
+
 /// Its drive may have gone on since the snapshot was made: it is told so.
 #[test]
 fn a_machine_that_was_restored_and_is_the_only_one_goes_on_as_another_user() {
