@@ -284,7 +284,8 @@ fn rails_of(changes: &[Change], node: &Node) -> Result<(Vec<agent::Rail>, Vec<Ra
         _ => None,
     });
     let come: Vec<_> = come.collect();
-    let bound = if come.is_empty() { Vec::new() } else { rails::listen_more(&come, &stay, &node.state)? };
+    let bound =
+        if come.is_empty() { Vec::new() } else { rails::listen_more(&come, &stay, &gone, &node.state)? };
     for rail in &bound {
         if let Some(function) = node.agent.too_small_for(rail.id) {
             return Err(Failure::refused(format!(
