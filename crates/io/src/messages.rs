@@ -269,6 +269,13 @@ impl Message for ToCard {
             _ => discriminant(self) == discriminant(earlier),
         }
     }
+
+    /// A card cannot be without a rail. Where several reloads wait, what was said of a rail in between is dropped, and
+    /// then one could go that the next one to come was to replace. Of what waits, all rails come first, so that each
+    /// step leaves those that are there in the end.
+    fn goes_before(&self, earlier: &Self) -> bool {
+        matches!((self, earlier), (Self::Rail(_, ToRail::Come { .. }), Self::Rail(_, ToRail::Go)))
+    }
 }
 
 impl Message for ToAgent {

@@ -26,6 +26,11 @@ pub(crate) trait Message: Serialize {
     /// Whether `earlier`, which was not sent yet, need not be sent any more beside this one. There must be an upper
     /// bound for messages of which none supersedes another: it is the outbox's.
     fn supersedes(&self, earlier: &Self) -> bool;
+
+    /// Whether this one must be sent before `earlier`, which was not sent yet.
+    fn goes_before(&self, _earlier: &Self) -> bool {
+        false
+    }
 }
 
 /// What travels with a message.
@@ -40,7 +45,8 @@ pub(crate) enum Enclosure<'a> {
     Gone,
 }
 
-/// Messages that wait until there is room for them, in order; at most one of those that supersede each other.
+/// Messages that wait until there is room for them, in order but for those that must not come before a later one; at
+/// most one of those that supersede each other.
 pub(crate) struct Outbox<M> {
     waiting: VecDeque<M>,
     /// Of each place, the life of the loan that messages are about.
@@ -64,7 +70,8 @@ impl<M: Message> Outbox<M> {
     /// The message waits for [`Outbox::flush`].
     pub(crate) fn push(&mut self, message: M) {
         self.waiting.retain(|earlier| !message.supersedes(earlier));
-        self.waiting.push_back(message);
+        let first = self.waiting.iter().position(|earlier| message.goes_before(earlier));
+        self.waiting.insert(first.unwrap_or(self.waiting.len()), message);
     }
 
     /// A message about the loan that has this place.
@@ -123,9 +130,9 @@ fn is_gone(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::{FromLoan, ToAgent, ToCard, ToLoan};
-    use base::ids::NodeId;
-    use node::{Name, Refusal};
+    use crate::messages::{FromLoan, ToAgent, ToCard, ToLoan, ToRail};
+    use base::ids::{NodeId, RailId};
+    use node::{Name, RailConfig, Refusal};
     use std::os::fd::AsFd;
 
     #[test]
@@ -183,6 +190,41 @@ mod tests {
             outbox.push(ToCard::AllParked);
         }
         assert_eq!(outbox.waiting.len(), 1024 + 1);
+    }
+
+    /// Whatever it has read when the next reload comes.
+    #[test]
+    fn a_card_that_reads_late_is_never_without_a_rail() {
+        let config = RailConfig { max_frame: 1500 };
+        let reloads: [&[usize]; 6] = [&[1], &[2], &[0, 3], &[1], &[0], &[2, 3]];
+        // How many messages it reads after each reload, as digits.
+        for read in 0..4_usize.pow(reloads.len() as u32) {
+            let mut outbox = Outbox::new(Vec::new());
+            let (mut wanted, mut had) = (vec![0], vec![0]);
+            for (turn, rails) in reloads.iter().enumerate() {
+                let come = rails.iter().filter(|rail| !wanted.contains(*rail));
+                come.for_each(|rail| {
+                    let come = ToRail::Come { config, offload: false };
+                    outbox.push(ToCard::Rail(RailId::ALL[*rail], come));
+                });
+                let go = wanted.iter().filter(|rail| !rails.contains(rail));
+                go.for_each(|rail| outbox.push(ToCard::Rail(RailId::ALL[*rail], ToRail::Go)));
+                wanted = rails.to_vec();
+                let is_last = turn + 1 == reloads.len();
+                let count = if is_last { usize::MAX } else { read >> (2 * turn) & 3 };
+                let count = count.min(outbox.waiting.len());
+                for message in outbox.waiting.drain(..count) {
+                    let ToCard::Rail(rail, what) = message else { panic!("{message:?}") };
+                    had.retain(|it| RailId::ALL[*it] != rail);
+                    if what != ToRail::Go {
+                        had.push(rail.index());
+                    }
+                    assert!(!had.is_empty(), "reading {read:#x}: none is left in reload {turn}");
+                }
+            }
+            had.sort_unstable();
+            assert_eq!(had, wanted);
+        }
     }
 
     #[test]

@@ -19,6 +19,8 @@ const LAST_RAIL: &str =
     "a node needs a rail to be reached by, and one that the file names: let another one come first";
 const BY_DEFAULT: &str = "the node listens at addresses that its file does not name: restart it for that";
 const OTHER_RAIL: &str = "let a rail of another name come in its place, or restart the node";
+const OTHER_ID: &str =
+    "let a rail of another name come in its place, at another address or port, or restart the node";
 
 /// One thing in which two configurations differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -225,7 +227,7 @@ fn rails(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
     let is_other = |(before, after): &&(&Rail, &Rail)| after.id.is_some() && before.id != after.id;
     for (_, after) in both.iter().filter(is_other) {
         let id = after.id.map_or(0, RailId::get);
-        add(after, Action::Changed, format!("its id is to be {id}"), OTHER_RAIL);
+        add(after, Action::Changed, format!("its id is to be {id}"), OTHER_ID);
     }
     changes.extend(come.into_iter().cloned().map(Change::RailAdded));
     changes.extend(gone.into_iter().cloned().map(Change::RailRemoved));

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 
 use base::ids::RailId;
 use io::address::{Addresses, RailAddress};
@@ -114,10 +115,12 @@ fn ids(chosen: &[Rail], taken: &[RailId]) -> Result<Vec<RailId>, Failure> {
     chosen.iter().map(id).collect()
 }
 
-/// Binds rails that come to a node that has these, whose ids they do not take.
+/// Binds rails that come to a node that has these, whose ids they do not take. One that comes where one of those that
+/// go listens has that one's socket and id: it is known by them to whoever calls there.
 pub(super) fn listen_more(
     chosen: &[Rail],
     present: &[&agent::Rail],
+    going: &[&agent::Rail],
     state: &StateDir,
 ) -> Result<Vec<agent::Rail>, Failure> {
     let taken: Vec<RailId> = present.iter().map(|rail| rail.id).collect();
@@ -132,13 +135,67 @@ pub(super) fn listen_more(
         )));
     }
     // All that say nothing else share a port, as at a start.
-    let shared = present.first().map(|rail| rail.socket.local().port());
+    let shared = present.iter().chain(going).next().map(|rail| rail.socket.local().port());
     let port = state.port().or(shared).unwrap_or(PORT_FIRST);
-    let bound = chosen.iter().zip(ids(chosen, &taken)?).map(|(Rail { name, listen, .. }, id)| {
-        let socket = bind(listen.address, listen.port.unwrap_or(port))?;
-        Ok(agent::Rail { id, name: name.clone(), socket })
+    let local = |rail: &Rail| SocketAddr::new(rail.listen.address, rail.listen.port.unwrap_or(port));
+    let mut chosen = chosen.to_vec();
+    for at in 0..chosen.len() {
+        let before = going.iter().find(|rail| rail.socket.local() == local(&chosen[at]));
+        let is_free = |id: RailId| chosen.iter().all(|other| other.id != Some(id));
+        if let Some(before) = before.filter(|before| chosen[at].id.is_none() && is_free(before.id)) {
+            chosen[at].id = Some(before.id);
+        }
+    }
+    let bound = chosen.iter().zip(ids(&chosen, &taken)?).map(|(rail, id)| {
+        let (local, name) = (local(rail), rail.name.clone());
+        let before = going.iter().find(|rail| rail.socket.local() == local && rail.id == id);
+        let socket = match before {
+            Some(before) => handed_over(&before.socket)?,
+            None => RailSocket::bind(local, &RailOptions::default()).map_err(|error| {
+                let stay = present.iter().map(|rail| (*rail, false));
+                let own = stay.chain(going.iter().map(|rail| (*rail, true)));
+                let is_taken = error.kind() == ErrorKind::AddrInUse;
+                let in_the_way = is_taken.then(|| in_the_way(&rail.name, local, own)).flatten();
+                in_the_way.unwrap_or_else(|| unbound(local, &error))
+            })?,
+        };
+        Ok(agent::Rail { id, name, socket })
     });
     bound.collect()
+}
+
+/// The socket of a rail that goes, for the one that comes at its address.
+fn handed_over(socket: &RailSocket) -> Result<RailSocket, Failure> {
+    let fd = socket.as_fd().try_clone_to_owned();
+    let copy = fd.and_then(|fd| RailSocket::from_fd(fd, socket.features().gso));
+    copy.map_err(|error| Failure::io(format!("cannot go on listening at {}", socket.local()), &error))
+}
+
+/// What is to be said where one of the node's own rails, which may be going, listens where another one is to.
+fn in_the_way<'a>(
+    name: &str,
+    local: SocketAddr,
+    mut own: impl Iterator<Item = (&'a agent::Rail, bool)>,
+) -> Option<Failure> {
+    let is_there = |rail: &agent::Rail| {
+        let other = rail.socket.local();
+        let overlaps = other.ip() == local.ip() || other.ip().is_unspecified() || local.ip().is_unspecified();
+        other.port() == local.port() && other.is_ipv4() == local.is_ipv4() && overlaps
+    };
+    let (rail, is_going) = own.find(|(rail, _)| is_there(rail))?;
+    let (before, at, id) = (&rail.name, rail.socket.local(), rail.id);
+    Some(Failure::refused(if is_going {
+        format!(
+            "rail {name} cannot listen at {local} yet: rail {before} of this node listens at {at} with id {id} until \
+             it has gone. Give {name} that address and no other id, so that it takes both over, or another port; or \
+             leave both out of the file and reload, if another rail stays, and then reload with {name}"
+        )
+    } else {
+        format!(
+            "rail {name} cannot listen at {local}: rail {before} of this node listens at {at}; choose another \
+             address or port"
+        )
+    }))
 }
 
 fn is_taken(chosen: &[Rail], port: u16) -> bool {
@@ -149,11 +206,16 @@ fn is_taken(chosen: &[Rail], port: u16) -> bool {
 
 fn bind(address: IpAddr, port: u16) -> Result<RailSocket, Failure> {
     let local = SocketAddr::new(address, port);
-    RailSocket::bind(local, &RailOptions::default()).map_err(|error| match error.kind() {
+    RailSocket::bind(local, &RailOptions::default()).map_err(|error| unbound(local, &error))
+}
+
+fn unbound(local: SocketAddr, error: &std::io::Error) -> Failure {
+    let address = local.ip();
+    match error.kind() {
         ErrorKind::AddrInUse => Failure::refused(format!("UDP address {local} is in use by another program")),
         ErrorKind::AddrNotAvailable => Failure::refused(format!("{address} is no address of this machine")),
-        _ => Failure::io(format!("cannot listen at {local}"), &error),
-    })
+        _ => Failure::io(format!("cannot listen at {local}"), error),
+    }
 }
 
 #[cfg(test)]
@@ -191,12 +253,47 @@ mod tests {
         };
         let present = bind_all(&[chosen("left", 0, None)], 0).unwrap();
         let present: Vec<&agent::Rail> = present.iter().collect();
-        let more =
-            |rail| listen_more(&[rail], &present, &state).map_err(|failure| failure.message().to_owned());
+        let more = |rail| {
+            listen_more(&[rail], &present, &[], &state).map_err(|failure| failure.message().to_owned())
+        };
         let why = more(chosen("right", 0, Some(RailId::default()))).err().unwrap();
         assert!(why.contains("rail right cannot have id 0 while rail left has it"), "{why}");
         let taken = present[0].socket.local().port();
-        assert!(more(chosen("right", taken, None)).err().unwrap().contains("in use"));
+        let why = more(chosen("right", taken, None)).err().unwrap();
+        assert!(why.contains("rail left of this node listens at"), "{why}");
         assert_eq!(more(chosen("right", 0, None)).unwrap()[0].id.get(), 1);
+    }
+
+    /// It is the node's own rail: what comes has its socket, or the message says what is in the way.
+    #[test]
+    fn a_rail_that_goes_hands_its_address_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let chosen = |name: &str, address: Ipv4Addr, port, id| Rail {
+            name: name.to_owned(),
+            listen: Listen { address: address.into(), port: Some(port) },
+            id: RailId::new(id).filter(|_| id != 9),
+        };
+        let here = Ipv4Addr::LOCALHOST;
+        let present = bind_all(&[chosen("stays", here, 0, 0), chosen("old", here, 0, 2)], 0).unwrap();
+        let (stays, old) = (&present[0], &present[1]);
+        let local = old.socket.local();
+        let more = |rails: &[Rail]| {
+            let bound = listen_more(rails, &[stays], &[old], &state);
+            bound.map_err(|failure| failure.message().to_owned())
+        };
+        for id in [9, 2] {
+            let new = more(&[chosen("new", here, local.port(), id)]).unwrap().remove(0);
+            assert_eq!((new.name.as_str(), new.id, new.socket.local()), ("new", old.id, local));
+        }
+        let why = more(&[chosen("new", here, local.port(), 1)]).err().unwrap();
+        assert!(why.contains("rail old of this node") && why.contains("with id 2"), "{why}");
+        let why = more(&[chosen("new", Ipv4Addr::UNSPECIFIED, local.port(), 9)]).err().unwrap();
+        assert!(why.contains("rail old of this node"), "{why}");
+        let beside = [chosen("new", here, local.port(), 9), chosen("other", here, 0, 2)];
+        assert!(more(&beside).err().unwrap().contains("rail old of this node"));
+        let somebody = std::net::UdpSocket::bind((here, 0)).unwrap();
+        let taken = somebody.local_addr().unwrap().port();
+        assert!(more(&[chosen("new", here, taken, 9)]).err().unwrap().contains("by another program"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -83,6 +83,21 @@ impl Drop for Reserved {
     }
 }
 
+/// Whether [`bind`] could make a socket at `path`, where nothing is left of it.
+pub(super) fn check(path: &Path, access: &SocketAccess) -> Result<(), Failure> {
+    Reserved::bind(path, access, false).map(drop)
+}
+
+/// Whether two paths are of one socket, however they are written.
+pub(super) fn is_same(path: &Path, other: &Path) -> bool {
+    let file = |path: &Path| {
+        let found = std::fs::symlink_metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let absolute = |path: &Path| std::path::absolute(path).ok();
+    absolute(path) == absolute(other) || file(path).is_some_and(|it| file(other) == Some(it))
+}
+
 struct Ids {
     owner: Option<Uid>,
     group: Option<Gid>,
@@ -137,7 +152,7 @@ fn clear_socket(path: &Path) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_socket_has_the_rights_that_were_asked_for() {

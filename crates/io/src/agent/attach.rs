@@ -111,6 +111,8 @@ impl Agent {
     /// # Errors
     /// What ending the card returned.
     pub fn abandon(&mut self, loan: usize) -> io::Result<()> {
+        // It says that the node does so itself.
+        self.core.handle_replanned([]);
         self.core.handle_abandoned(loan);
         self.perform()
     }

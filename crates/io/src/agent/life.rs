@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use node::agent::{Effect, Unfinished};
 
 use super::lenders::Lenders;
-use super::{Agent, AgentEvent, log, token, view, watchdog};
+use super::{Agent, AgentEvent, token, view, watchdog};
 use crate::card::now;
 use crate::event::Event;
 use crate::messages::{self, ToCard, ToDrive, ToLoan, ToPeer, ToRail};
@@ -69,7 +69,9 @@ impl Agent {
     /// Does what the core wants done, and says what it wants said.
     pub(super) fn perform(&mut self) -> io::Result<()> {
         loop {
-            std::iter::from_fn(|| self.core.poll_event()).for_each(|said| log::say(said, &self.spec.loans));
+            while let Some(said) = self.core.poll_event() {
+                self.log.say(said, &self.spec.loans);
+            }
             match self.core.poll_effect() {
                 None => return Ok(()),
                 Some(Effect::Start { .. }) => self.try_to_start()?,

@@ -2,13 +2,37 @@
 
 use base::times::WATCHDOG;
 use node::agent::{Event as Said, Fault, State};
+use rustix::process::Signal;
 
 use super::LoanSpec;
 use crate::event::{Event, seconds};
 
-/// Says what has happened.
-pub(super) fn say(said: Said, loans: &[LoanSpec]) {
-    event(said, loans).say();
+/// The last card that the node has replaced by itself and has said so of: its death is no trouble, and no news.
+#[derive(Default)]
+pub(super) struct Log {
+    replaced: Option<u64>,
+}
+
+impl Log {
+    /// Says what has happened.
+    pub(super) fn say(&mut self, said: Said, loans: &[LoanSpec]) {
+        if self.is_news(&said) {
+            event(said, loans).say();
+        }
+    }
+
+    fn is_news(&mut self, said: &Said) -> bool {
+        match said {
+            Said::Attached { generation, .. } | Said::Replanned { generation } => {
+                self.replaced = Some(*generation);
+                true
+            }
+            Said::CardKilled { signal, generation } => {
+                *signal != Signal::KILL.as_raw() || self.replaced != Some(*generation)
+            }
+            _ => true,
+        }
+    }
 }
 
 fn event(said: Said, loans: &[LoanSpec]) -> Event {
@@ -75,6 +99,20 @@ mod tests {
     use node::Tenancy;
 
     use super::*;
+
+    #[test]
+    fn a_card_that_the_node_replaces_is_not_said_to_be_killed() {
+        let mut log = Log::default();
+        let killed = |signal, generation| Said::CardKilled { signal, generation };
+        assert!(log.is_news(&killed(9, 3)), "by somebody else");
+        assert!(log.is_news(&Said::Replanned { generation: 4 }) && !log.is_news(&killed(9, 4)));
+        assert!(log.is_news(&killed(9, 5)), "by somebody else");
+        assert!(log.is_news(&Said::Attached { loan: 0, generation: 6 }) && !log.is_news(&killed(9, 6)));
+        assert!(
+            log.is_news(&Said::Replanned { generation: 7 }) && log.is_news(&killed(11, 7)),
+            "it broke before"
+        );
+    }
 
     #[test]
     fn what_the_core_says_has_words() {

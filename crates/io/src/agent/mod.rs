@@ -327,6 +327,8 @@ pub struct Agent {
     card: Option<LiveCard>,
     /// What decides.
     core: node::agent::Agent,
+    /// What says what has happened.
+    log: log::Log,
     /// What it wants of the role.
     wants: Vec<AgentEvent>,
     /// What has gone wrong since the last turn.
@@ -407,6 +409,7 @@ impl Agent {
             is_ring_refused,
             leaving: Vec::new(),
             withdrawn: Vec::new(),
+            log: log::Log::default(),
         };
         agent.tell_of_ring();
         agent.start_first_card()?;

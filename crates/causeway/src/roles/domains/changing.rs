@@ -78,8 +78,19 @@ impl Domains {
         let socket = is_to_listen
             .then(|| socket::Reserved::bind(&after.socket, &after.access, is_ours(&after.socket)))
             .transpose()?;
+        if is_other && !has_socket {
+            socket::check(&after.socket, &after.access)?;
+        }
         let change = Change::SlotChanged(domain.clone(), Box::new([before.clone(), after.clone()]));
         Ok(Changing { loan, next: Next { slot: after.clone(), socket, function, change } })
+    }
+
+    /// Where sockets wait for slots that are to change, by slot.
+    pub(in crate::roles) fn waiting_sockets(&self) -> impl Iterator<Item = (String, std::path::PathBuf)> {
+        self.places.values().filter_map(|place| {
+            let socket = place.next.as_ref()?.socket.as_ref()?;
+            Some((place.name.to_string(), socket.path().to_owned()))
+        })
     }
 
     /// Has a slot become what it is to be: at once, or when who uses it has let go of it. For whom it waits, if it does.

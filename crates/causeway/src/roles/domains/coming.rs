@@ -8,6 +8,7 @@ use super::{Awaited, Domains, Hold, Machine, Monitor, Phase, Place, SURPRISE};
 use crate::cli::{NodeName, SlotName};
 use crate::config::{Domain, Slot};
 use crate::exit::Failure;
+use crate::roles::socket;
 use crate::state_dir::StateDir;
 use crate::state_dir::slot::Attached;
 
@@ -60,6 +61,13 @@ impl Opened {
             opened.places.push((place, Some(loan)));
         }
         Ok(opened)
+    }
+
+    /// Whether a function could be attached to those that are vacant: nobody listens there before.
+    pub(in crate::roles) fn check_vacant(&self) -> Result<(), Failure> {
+        let is_vacant = |loan: &Option<LoanSpec>| loan.as_ref().is_some_and(LoanSpec::is_vacant);
+        let mut vacant = self.places.iter().filter(|(_, loan)| is_vacant(loan));
+        vacant.try_for_each(|(Place { slot, .. }, _)| socket::check(&slot.socket, &slot.access))
     }
 
     /// The loans that come with them; vacant ones are none.
@@ -171,5 +179,35 @@ impl Place {
             is_leaving: false,
             next: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// As of one that something is attached to.
+    #[test]
+    fn a_vacant_slot_that_could_have_no_socket_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        std::fs::write(folder.path().join("file"), "something").unwrap();
+        let check = |at: &str| {
+            let at = folder.path().join(at);
+            let slot = format!("[[domains.slots]]\nname = 'a'\nsocket = '{}'\n", at.display());
+            let config =
+                Config::parse(&format!("[[domains]]\nname = 'vm'\nkind = 'vm'\n{slot}"), Path::new("n.toml"))
+                    .unwrap();
+            let domain = &config.domains[0];
+            let opened = Opened::open(domain, &domain.slots, 0, true, &state).unwrap();
+            opened.check_vacant().map_err(|failure| failure.message().to_owned())
+        };
+        assert!(check("nowhere/vm.sock").unwrap_err().contains("the folder must exist"));
+        assert!(check("file").unwrap_err().contains("is no socket"));
+        assert_eq!(check("vm.sock"), Ok(()));
+        assert!(!folder.path().join("vm.sock").exists(), "nobody listens there before something is attached");
     }
 }

@@ -523,7 +523,6 @@ impl Domains {
         let slot = place.name.to_string();
         if attached.is_ok() {
             place.trouble = None;
-            Event::SlotAttached { slot, function: line.function().to_string() }.say();
         } else if agent.view().spec().loans[loan].is_vacant() {
             place.phase = Phase::Vacant;
             // The next start of the node would attach it; if this cannot be written either, it may.

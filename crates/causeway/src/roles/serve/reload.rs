@@ -6,6 +6,7 @@
 
 mod coming;
 mod leaving;
+mod sockets;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

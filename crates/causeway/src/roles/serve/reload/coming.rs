@@ -9,7 +9,7 @@ use io::event::Event;
 use node::{FunctionId, LoanKind};
 
 use super::super::{Node, Observer};
-use super::Reload;
+use super::{Reload, sockets};
 use crate::config::{Change, Device, Domain, LoanEdge, Slot};
 use crate::exit::Failure;
 use crate::line::FunctionName;
@@ -63,6 +63,7 @@ impl Coming {
     /// after nothing.
     pub(super) fn reserve(changes: &[Change], reload: &Reload, node: &Node) -> Result<Self, Failure> {
         let (devices, loans, slots) = (Vec::new(), Vec::new(), Vec::new());
+        sockets::refuse_own(changes, node)?;
         let (rails, gone) = rails_of(changes, node)?;
         let mut coming = Self { devices, loans, slots, changing: BTreeMap::new(), rails, gone };
         for (at, change) in changes.iter().enumerate() {
@@ -114,6 +115,7 @@ impl Coming {
             return Err(no_domain(most));
         };
         let opened = Opened::open(domain, slots, machine, known.is_none(), &node.state)?;
+        opened.check_vacant()?;
         self.slots.push((domain.name.to_string(), opened));
         Ok(())
     }
@@ -284,7 +286,8 @@ fn rails_of(changes: &[Change], node: &Node) -> Result<(Vec<agent::Rail>, Vec<Ra
         _ => None,
     });
     let come: Vec<_> = come.collect();
-    let bound = if come.is_empty() { Vec::new() } else { rails::listen_more(&come, &stay, &node.state)? };
+    let bound =
+        if come.is_empty() { Vec::new() } else { rails::listen_more(&come, &stay, &gone, &node.state)? };
     for rail in &bound {
         if let Some(function) = node.agent.too_small_for(rail.id) {
             return Err(Failure::refused(format!(
