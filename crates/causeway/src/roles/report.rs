@@ -7,11 +7,8 @@ use std::time::Duration;
 use base::ids::NodeId;
 use base::times::HOLD;
 use io::agent::{self, Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
-use io::event::Event;
-use node::{
-    Cause, ChannelStats, Cipher, DriverCells, FunctionCells, FunctionId, LendConfig, Name, Right,
-    ServerCells, SessionCounters, StreamStats, Tenancy,
-};
+use io::address::RailAddress;
+use io::agent::{self, Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 
 use super::domains::Domains;
 use super::trouble;
@@ -161,11 +158,17 @@ pub(super) fn sightings(view: &View<'_>) -> Vec<trouble::Sighting> {
         cause: it.cause,
         node: it.node,
         function: it.function.and_then(lent),
-        at: it.at.and_then(|at| at.try_into().ok()),
+        // Who asks for the first time has not proven yet where it is.
+        at: place_of(it.at, || view.addresses_of(it.node)),
         met: if it.cause == Cause::Twin { view.addresses_of(it.node) } else { own() },
         count: it.count,
     });
     seen.collect()
+}
+
+/// Where a node was seen, or else where it is by now, on the first of its rails.
+fn place_of(seen: Option<Address>, known: impl FnOnce() -> Vec<RailAddress>) -> Option<RailAddress> {
+    seen.and_then(|at| at.try_into().ok()).or_else(|| known().first().copied())
 }
 
 /// What a node calls itself, or its id.
@@ -476,4 +479,17 @@ fn peer_node(cells: LoanView<'_>) -> String {
 
 fn peer_name(cells: LoanView<'_>) -> String {
     cells.edge().peer().map_or_else(String::new, |(_, name)| name.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_not_proven_its_address_when_it_was_seen_has_the_one_that_is_known_since() {
+        let at = |port: u16| RailAddress::from(SocketAddr::from(([10, 0, 0, 1], port)));
+        assert_eq!(place_of(None, || vec![at(1), at(2)]), Some(at(1)));
+        assert_eq!(place_of(Some(at(3).into()), || vec![at(1)]), Some(at(3)));
+        assert_eq!(place_of(None, Vec::new), None);
+    }
 }
