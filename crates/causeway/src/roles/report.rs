@@ -177,13 +177,18 @@ fn named(name: Name, node: NodeId) -> String {
 }
 
 /// Loans whose lender has never answered, and for how long those in their places have been waited for.
-pub(super) fn wanted(view: &View<'_>, waited: impl Fn(usize) -> Duration) -> Vec<trouble::Wanted> {
+pub(super) fn wanted(
+    view: &View<'_>,
+    waited: impl Fn(usize) -> Duration,
+    is_refused: impl Fn(usize, u32) -> bool,
+) -> Vec<trouble::Wanted> {
     let never_met = view.loans().enumerate().filter(|(_, (_, cells))| cells.edge().peer().is_none());
     let wanted = never_met.filter_map(|(place, (loan, _))| match &loan.config.role {
         LoanEnd::Borrow { peers, lender, .. } => {
             let at: Vec<String> = peers.iter().map(|(_, address)| address.to_string()).collect();
             let (function, node) = (loan.function.clone(), lender.key.id().to_string());
-            Some(trouble::Wanted { function, at: at.join(" and "), node, waited: waited(place) })
+            let (waited, is_refused) = (waited(place), is_refused(place, loan.config.life));
+            Some(trouble::Wanted { function, at: at.join(" and "), node, waited, is_refused })
         }
         LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
     });

@@ -345,7 +345,7 @@ impl Node {
         let waited = |place: usize| self.came.get(&place).map_or(running, |came| now - *came);
         let seen = trouble::Seen {
             peers: report::peers(&view),
-            wanted: report::wanted(&view, waited),
+            wanted: report::wanted(&view, waited, |place, life| self.told.is_refused(place, life)),
             kept: report::kept(&view),
             domains: Some(report::domains(&view)),
             sightings: report::sightings(&view),

@@ -95,6 +95,14 @@ impl Watch {
         }
     }
 
+    /// Whether one of two programs with this identity was refused just now.
+    pub(super) fn is_shared(&self, now: Duration, node: NodeId) -> bool {
+        [Cause::Twin, Cause::OwnTwin, Cause::OwnRefusal].into_iter().any(|cause| {
+            let known = self.all.get(&(cause as usize, node, None));
+            known.is_some_and(|known| now < known.at + GONE)
+        })
+    }
+
     /// Own identity and others in turn, and what was said longest ago, so that none of both hides the other.
     fn next_of(&self, due: &[&Seen]) -> Option<usize> {
         let said = |it: &Seen| self.known(it).and_then(|known| known.said.as_ref()).map(|said| said.when);
@@ -388,5 +396,18 @@ mod tests {
         Watch::default().look(Duration::ZERO, &[seen(Cause::Unproven, 7, 1)], &mut news);
         let said = news[0].to_string();
         assert!(said.contains("not lent any more") && said.contains("printed last"), "{said}");
+    }
+
+    #[test]
+    fn an_identity_is_shared_while_a_twin_calls() {
+        let mut watch = Watch::default();
+        watch.look(
+            Duration::from_secs(5),
+            &[seen(Cause::Twin, 7, 1), seen(Cause::OwnTwin, 1, 1)],
+            &mut Vec::new(),
+        );
+        let is = |second, node| watch.is_shared(Duration::from_secs(second), NodeId::numbered(node));
+        assert_eq!([is(6, 7), is(64, 7), is(6, 1)], [true; 3]);
+        assert_eq!([is(65, 7), is(6, 8)], [false; 2]);
     }
 }
