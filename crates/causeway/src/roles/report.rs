@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use base::ids::NodeId;
 use base::times::HOLD;
-use io::agent::{self, Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::address::RailAddress;
 use io::agent::{self, Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
+use io::event::Event;
+use node::{
+    Address, Cause, ChannelStats, Cipher, DriverCells, FunctionCells, FunctionId, LendConfig, Name, Right,
+    ServerCells, SessionCounters, StreamStats, Tenancy,
+};
 
 use super::domains::Domains;
 use super::trouble;
@@ -23,7 +27,13 @@ pub(super) struct Leaving {
 }
 
 /// The status of a running node.
-pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving: &Leaving) -> Status {
+pub(super) fn status(
+    view: &View<'_>,
+    http: SocketAddr,
+    slots: &Domains,
+    leaving: &Leaving,
+    is_shared: &dyn Fn(NodeId) -> bool,
+) -> Status {
     let spec = view.spec();
     let node = Node {
         name: spec.name.clone(),
@@ -31,6 +41,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
         pid: std::process::id(),
         incarnation: spec.incarnation,
         http: Some(http.to_string()),
+        identity_shared: is_shared(spec.identity.id()),
     };
     let mut status = Status::new(node);
     status.cards = vec![card(view)];
@@ -59,6 +70,8 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
         }
         let mut shown = loan_of(view, loan, cells);
         shown.leaving = leaving.loans.contains(&index);
+        let kept = view.absent_holder(loan, cells).map(|(tenancy, _)| tenancy.node);
+        shown.identity_shared = kept.or(cells.edge().peer().map(|(node, _)| node)).is_some_and(is_shared);
         slots.annotate(index, &mut shown);
         status.loans.push(shown);
     }
@@ -362,6 +375,7 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
         edge,
         slot: None,
         leaving: false,
+        identity_shared: false,
     }
 }
 

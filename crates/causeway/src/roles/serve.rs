@@ -539,7 +539,8 @@ impl Node {
                 let (loans, devices) = self.leaving();
                 let leaving = report::Leaving { loans, devices };
                 let view = self.agent.view();
-                let status = report::status(&view, self.http.address(), &self.domains, &leaving);
+                let is_shared = |node| self.trouble.is_shared(self.started.elapsed(), node);
+                let status = report::status(&view, self.http.address(), &self.domains, &leaving, &is_shared);
                 Response::Status { status: Box::new(status) }
             }
             Request::Map => Response::Map { map: Box::new(map::map(&agent.view(), domains)) },

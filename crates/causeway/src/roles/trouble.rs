@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use base::ids::NodeId;
 use base::times::HOLD;
 use io::event::Event;
 
@@ -149,6 +150,11 @@ impl Watch {
             self.domains.look(now, domains, &mut news);
         }
         news
+    }
+
+    /// Whether one of two programs with this identity was refused just now, as of the last look.
+    pub(super) fn is_shared(&self, now: Duration, node: NodeId) -> bool {
+        self.sightings.is_shared(now, node)
     }
 
     fn look_at_peer(&mut self, now: Duration, time: SystemTime, peer: &Peer, news: &mut Vec<Event>) {
