@@ -308,9 +308,10 @@ events! {
         what was not flushed is lost"
 
     /// A function is kept for a node that does not come.
-    Warning "loan-kept" LoanKept { functions: String, holder: String, node: String, until_s: u64 } [until: String]
-    => "{holder} ({node}) has not given {functions} back and is not heard: until {until} UTC nobody else can have that. To have \
-        it sooner, start that node again with its state directory and end it in order, or lend it with a list of nodes on which \
+    Warning "loan-kept" LoanKept { functions: String, holder: String, node: String, until_s: u64 }
+    [until: String, why: &'static str, advice: &'static str]
+    => "{holder} ({node}) has not given {functions} back and {why}: until {until} UTC nobody else can have that. To have it \
+        sooner, {advice}, or lend it with a list of nodes on which \
         that one does not stand (`allow`, --allow)"
 
     /// It is over, in order.

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use base::ids::NodeId;
 use base::times::HOLD;
+use io::address::RailAddress;
 use io::agent::{self, Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::event::Event;
 use node::{
-    Cause, ChannelStats, Cipher, DriverCells, FunctionCells, FunctionId, LendConfig, Name, Right,
+    Address, Cause, ChannelStats, Cipher, DriverCells, FunctionCells, FunctionId, LendConfig, Name, Right,
     ServerCells, SessionCounters, StreamStats, Tenancy,
 };
 
@@ -26,7 +27,13 @@ pub(super) struct Leaving {
 }
 
 /// The status of a running node.
-pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving: &Leaving) -> Status {
+pub(super) fn status(
+    view: &View<'_>,
+    http: SocketAddr,
+    slots: &Domains,
+    leaving: &Leaving,
+    is_shared: &dyn Fn(NodeId) -> bool,
+) -> Status {
     let spec = view.spec();
     let node = Node {
         name: spec.name.clone(),
@@ -34,6 +41,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
         pid: std::process::id(),
         incarnation: spec.incarnation,
         http: Some(http.to_string()),
+        identity_shared: is_shared(spec.identity.id()),
     };
     let mut status = Status::new(node);
     status.cards = vec![card(view)];
@@ -62,6 +70,8 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
         }
         let mut shown = loan_of(view, loan, cells);
         shown.leaving = leaving.loans.contains(&index);
+        let kept = view.absent_holder(loan, cells).map(|(tenancy, _)| tenancy.node);
+        shown.identity_shared = kept.or(cells.edge().peer().map(|(node, _)| node)).is_some_and(is_shared);
         slots.annotate(index, &mut shown);
         status.loans.push(shown);
     }
@@ -161,11 +171,17 @@ pub(super) fn sightings(view: &View<'_>) -> Vec<trouble::Sighting> {
         cause: it.cause,
         node: it.node,
         function: it.function.and_then(lent),
-        at: it.at.and_then(|at| at.try_into().ok()),
+        // Who asks for the first time has not proven yet where it is.
+        at: place_of(it.at, || view.addresses_of(it.node)),
         met: if it.cause == Cause::Twin { view.addresses_of(it.node) } else { own() },
         count: it.count,
     });
     seen.collect()
+}
+
+/// Where a node was seen, or else where it is by now, on the first of its rails.
+fn place_of(seen: Option<Address>, known: impl FnOnce() -> Vec<RailAddress>) -> Option<RailAddress> {
+    seen.and_then(|at| at.try_into().ok()).or_else(|| known().first().copied())
 }
 
 /// What a node calls itself, or its id.
@@ -174,13 +190,18 @@ fn named(name: Name, node: NodeId) -> String {
 }
 
 /// Loans whose lender has never answered, and for how long those in their places have been waited for.
-pub(super) fn wanted(view: &View<'_>, waited: impl Fn(usize) -> Duration) -> Vec<trouble::Wanted> {
+pub(super) fn wanted(
+    view: &View<'_>,
+    waited: impl Fn(usize) -> Duration,
+    is_refused: impl Fn(usize, u32) -> bool,
+) -> Vec<trouble::Wanted> {
     let never_met = view.loans().enumerate().filter(|(_, (_, cells))| cells.edge().peer().is_none());
     let wanted = never_met.filter_map(|(place, (loan, _))| match &loan.config.role {
         LoanEnd::Borrow { peers, lender, .. } => {
             let at: Vec<String> = peers.iter().map(|(_, address)| address.to_string()).collect();
             let (function, node) = (loan.function.clone(), lender.key.id().to_string());
-            Some(trouble::Wanted { function, at: at.join(" and "), node, waited: waited(place) })
+            let (waited, is_refused) = (waited(place), is_refused(place, loan.config.life));
+            Some(trouble::Wanted { function, at: at.join(" and "), node, waited, is_refused })
         }
         LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
     });
@@ -354,6 +375,7 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
         edge,
         slot: None,
         leaving: false,
+        identity_shared: false,
     }
 }
 
@@ -476,4 +498,17 @@ fn peer_node(cells: LoanView<'_>) -> String {
 
 fn peer_name(cells: LoanView<'_>) -> String {
     cells.edge().peer().map_or_else(String::new, |(_, name)| name.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_not_proven_its_address_when_it_was_seen_has_the_one_that_is_known_since() {
+        let at = |port: u16| RailAddress::from(SocketAddr::from(([10, 0, 0, 1], port)));
+        assert_eq!(place_of(None, || vec![at(1), at(2)]), Some(at(1)));
+        assert_eq!(place_of(Some(at(3).into()), || vec![at(1)]), Some(at(3)));
+        assert_eq!(place_of(None, Vec::new), None);
+    }
 }

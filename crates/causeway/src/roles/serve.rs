@@ -345,7 +345,7 @@ impl Node {
         let waited = |place: usize| self.came.get(&place).map_or(running, |came| now - *came);
         let seen = trouble::Seen {
             peers: report::peers(&view),
-            wanted: report::wanted(&view, waited),
+            wanted: report::wanted(&view, waited, |place, life| self.told.is_refused(place, life)),
             kept: report::kept(&view),
             domains: Some(report::domains(&view)),
             sightings: report::sightings(&view),
@@ -539,7 +539,8 @@ impl Node {
                 let (loans, devices) = self.leaving();
                 let leaving = report::Leaving { loans, devices };
                 let view = self.agent.view();
-                let status = report::status(&view, self.http.address(), &self.domains, &leaving);
+                let is_shared = |node| self.trouble.is_shared(self.started.elapsed(), node);
+                let status = report::status(&view, self.http.address(), &self.domains, &leaving, &is_shared);
                 Response::Status { status: Box::new(status) }
             }
             Request::Map => Response::Map { map: Box::new(map::map(&agent.view(), domains)) },

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use base::ids::NodeId;
 use base::times::HOLD;
 use io::event::Event;
 
@@ -65,6 +66,8 @@ pub(super) struct Wanted {
     pub(super) node: String,
     /// For how long.
     pub(super) waited: Duration,
+    /// It was refused, by whoever is there.
+    pub(super) is_refused: bool,
 }
 
 /// How things are.
@@ -130,7 +133,8 @@ impl Watch {
     pub(super) fn look(&mut self, now: Duration, time: SystemTime, seen: &Seen) -> Vec<Event> {
         let mut news = Vec::from_iter(self.strangers.look(now, seen.strangers));
         for wanted in &seen.wanted {
-            let is_late = wanted.waited >= FIRST_ANSWER;
+            // A refusal is an answer, and was said.
+            let is_late = wanted.waited >= FIRST_ANSWER && !wanted.is_refused;
             if is_late && self.wanted.begins(&wanted.function, now, ()) {
                 let Wanted { function, at, node, .. } = wanted.clone();
                 news.push(Event::LenderAwaited { function, at, node });
@@ -139,12 +143,18 @@ impl Watch {
         for peer in &seen.peers {
             self.look_at_peer(now, time, peer, &mut news);
         }
-        self.kept.look(now, time, &seen.kept, &mut news);
         self.sightings.look(now, &seen.sightings, &mut news);
+        let is_shared = |node| self.sightings.is_shared(now, node);
+        self.kept.look((now, time), &seen.kept, is_shared, &mut news);
         if let Some(domains) = &seen.domains {
             self.domains.look(now, domains, &mut news);
         }
         news
+    }
+
+    /// Whether one of two programs with this identity was refused just now, as of the last look.
+    pub(super) fn is_shared(&self, now: Duration, node: NodeId) -> bool {
+        self.sightings.is_shared(now, node)
     }
 
     fn look_at_peer(&mut self, now: Duration, time: SystemTime, peer: &Peer, news: &mut Vec<Event>) {
@@ -378,21 +388,23 @@ mod tests {
     #[test]
     fn a_lender_that_was_never_heard_is_named_once() {
         let mut watch = Watch::default();
-        let mut look = |waited| {
+        let mut look = |waited, is_refused| {
             let wanted = Wanted {
                 function: "nvme0".to_owned(),
                 at: "192.0.2.1:7411".to_owned(),
                 node: "2b7c-node".to_owned(),
                 waited: Duration::from_secs(waited),
+                is_refused,
             };
             let seen = Seen { wanted: vec![wanted], ..Seen::default() };
             watch.look(Duration::from_secs(waited), SystemTime::UNIX_EPOCH, &seen)
         };
-        assert_eq!(look(1), []);
-        let said = text(&look(2));
+        assert_eq!(look(1, false), []);
+        assert_eq!(look(2, true), [], "the refusal was said");
+        let said = text(&look(3, false));
         assert!(said.starts_with("nobody has answered for nvme0 at 192.0.2.1:7411 yet"));
         assert!(said.contains("as node 2b7c-node"), "{said}");
-        assert!((3..100).all(|second| look(second).is_empty()));
+        assert!((4..100).all(|second| look(second, false).is_empty()));
     }
 
     #[test]

@@ -78,6 +78,9 @@ pub struct Node {
     pub incarnation: u64,
     /// Address of `/metrics` and `/healthz`; `null` where nothing is served.
     pub http: Option<String>,
+    /// Another program has its identity: one of both was refused within the last minute.
+    #[serde(default)]
+    pub identity_shared: bool,
 }
 
 /// A data-plane process.
@@ -223,6 +226,9 @@ pub struct Loan {
     /// It is to be given back.
     #[serde(default)]
     pub leaving: bool,
+    /// Two programs have the identity of the other end: one of both was refused within the last minute.
+    #[serde(default)]
+    pub identity_shared: bool,
 }
 
 /// An end of a loan.

@@ -13,6 +13,9 @@ pub fn render(status: &Status) -> String {
     if let Some(http) = &node.http {
         text.push_str(&format!(", http://{}", shown(http)));
     }
+    if node.identity_shared {
+        text.push_str(", another program has its identity");
+    }
     text.push('\n');
 
     let mut section = |heading: &[&str], rows: Vec<Vec<String>>| table(&mut text, heading, &rows);
@@ -69,6 +72,11 @@ fn loans(status: &Status) -> Vec<Vec<String>> {
             None => loan.state.clone(),
         };
         let state = if loan.leaving { format!("{state}, leaving") } else { state };
+        let state = if loan.identity_shared {
+            format!("{state}, two programs have its peer's identity")
+        } else {
+            state
+        };
         vec![loan.function.clone(), generation, role.to_owned(), state, loan.peer.clone(), edge]
     };
     status.loans.iter().map(row).collect()

@@ -2,7 +2,8 @@ use super::*;
 
 /// A node with one of everything.
 pub(crate) fn example() -> Status {
-    let node = Node { name: "disk".to_owned(), id: "0".repeat(32), pid: 41, incarnation: 7, http: None };
+    let (name, id) = ("disk".to_owned(), "0".repeat(32));
+    let node = Node { name, id, pid: 41, incarnation: 7, http: None, identity_shared: false };
     let mut status = Status::new(node);
     status.cards.push(Card {
         pid: Some(42),
@@ -67,6 +68,7 @@ pub(crate) fn example() -> Status {
         edge: None,
         slot: None,
         leaving: false,
+        identity_shared: false,
     });
     status.counters.dropped_auth = 2;
     status.counters.more.insert("kicks".to_owned(), 0);
@@ -103,6 +105,17 @@ fn every_key_of_the_interface_is_there_even_when_empty() {
     }
     assert_eq!(json["loans"][0]["role"], "lender");
     assert_eq!(json["counters"]["kicks"], 0);
+}
+
+#[test]
+fn an_identity_that_two_programs_have_is_shown() {
+    let mut status = example();
+    assert!(!render(&status).contains("identity"), "{}", render(&status));
+    status.loans[0].identity_shared = true;
+    assert!(render(&status).contains("up, two programs have its peer's identity"), "{}", render(&status));
+    status.node.identity_shared = true;
+    let first = render(&status).lines().next().unwrap_or_default().to_owned();
+    assert!(first.ends_with(", another program has its identity"), "{first}");
 }
 
 #[test]

@@ -90,6 +90,11 @@ impl Told {
         news.map_or_else(Vec::new, |event| told.speech.say(now, &about.function, event))
     }
 
+    /// Whether the last that was heard of this loan is that it is refused.
+    pub(super) fn is_refused(&self, place: usize, life: u32) -> bool {
+        self.loans.get(&place).is_some_and(|told| told.life == life && told.refused.is_some())
+    }
+
     /// What waits and may be said now.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<Event> {
         self.loans.values_mut().flat_map(|told| told.speech.handle_timeout(now)).collect()
@@ -273,6 +278,17 @@ mod tests {
         assert_eq!(kinds(&hear(3601, &AgentEvent::Ready(3), 0)), ["loan-usable"]);
         assert_eq!(kinds(&hear(3602, &refused(8, 2), 0)), ["loan-refused"], "it was had in between");
         assert_eq!(kinds(&hear(3603, &refused(8, 3), 1)), ["loan-refused"], "it is another loan");
+    }
+
+    #[test]
+    fn a_refusal_counts_until_the_loan_can_be_used() {
+        let mut told = Told::default();
+        let mut hear = |event: &AgentEvent| {
+            told.handle(Instant::now(), event, &about(false, 2));
+            [told.is_refused(3, 2), told.is_refused(3, 1), told.is_refused(4, 2)]
+        };
+        assert_eq!(hear(&refused(7, 1)), [true, false, false]);
+        assert_eq!(hear(&AgentEvent::Ready(3)), [false; 3]);
     }
 
     #[test]

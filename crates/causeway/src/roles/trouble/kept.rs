@@ -20,13 +20,26 @@ pub(in crate::roles) struct Kept {
     pub(in crate::roles) silence: Duration,
 }
 
+/// Why somebody does not come, and what to do about it.
+const UNHEARD: (&str, &str) =
+    ("is not heard", "start that node again with its state directory and end it in order");
+const SHARED: (&str, &str) =
+    ("two programs have its identity, of which one is refused", "end one of both programs");
+
 /// Which of them have been said.
 #[derive(Debug, Default)]
 pub(super) struct Watch(Spoken<()>);
 
 impl Watch {
-    /// `time` is that of the clock on the wall.
-    pub(super) fn look(&mut self, now: Duration, time: SystemTime, kept: &[Kept], news: &mut Vec<Event>) {
+    /// `time` is that of the clock on the wall; `is_shared`: of two programs with
+    /// this identity one is refused just now.
+    pub(super) fn look(
+        &mut self,
+        (now, time): (Duration, SystemTime),
+        kept: &[Kept],
+        is_shared: impl Fn(NodeId) -> bool,
+        news: &mut Vec<Event>,
+    ) {
         let mut by_holder: BTreeMap<NodeId, (&Kept, [Vec<String>; 2])> = BTreeMap::new();
         for it in kept {
             let of_its = by_holder.entry(it.node).or_insert_with(|| (it, Default::default()));
@@ -43,14 +56,9 @@ impl Watch {
             if !begun.is_empty() {
                 let left = HOLD.saturating_sub(first.silence);
                 let (functions, until) = (Names(&begun).to_string(), clock(time + left));
-                let node = node.to_string();
-                news.push(Event::LoanKept {
-                    functions,
-                    holder: holder.clone(),
-                    node,
-                    until_s: left.as_secs(),
-                    until,
-                });
+                let (why, advice) = if is_shared(node) { SHARED } else { UNHEARD };
+                let (holder, node, until_s) = (holder.clone(), node.to_string(), left.as_secs());
+                news.push(Event::LoanKept { functions, holder, node, until_s, until, why, advice });
             }
             if !over.is_empty() {
                 let functions = Names(&over).to_string();
@@ -80,7 +88,7 @@ mod tests {
         let mut look = |second, kept: &[Kept]| {
             let mut news = Vec::new();
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(12 * 3600 + second);
-            watch.look(Duration::from_secs(second), time, kept, &mut news);
+            watch.look((Duration::from_secs(second), time), kept, |_| false, &mut news);
             news
         };
         assert_eq!(look(1, &kept(1)), [], "it may be about to come");
@@ -104,9 +112,29 @@ mod tests {
         let mut watch = Watch::default();
         let mut look = |second, kept: &[Kept]| {
             let mut news = Vec::new();
-            watch.look(Duration::from_secs(second), SystemTime::UNIX_EPOCH, kept, &mut news);
+            watch.look((Duration::from_secs(second), SystemTime::UNIX_EPOCH), kept, |_| false, &mut news);
             news.len()
         };
         assert_eq!([look(2, &kept(2)), look(3, &[]), look(4, &[]), look(40, &kept(3))], [1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn who_is_refused_as_a_twin_is_not_to_be_started_again() {
+        let said = |shared: u64| {
+            let mut news = Vec::new();
+            let at = (Duration::from_secs(2), SystemTime::UNIX_EPOCH);
+            Watch::default().look(at, &kept(2), |node| node == NodeId::numbered(shared), &mut news);
+            news[0].to_string()
+        };
+        assert!(
+            said(7).contains("two programs have its identity") && !said(7).contains("start"),
+            "{}",
+            said(7)
+        );
+        assert!(
+            said(8).contains("is not heard: ") && said(8).contains("start that node again"),
+            "{}",
+            said(8)
+        );
     }
 }

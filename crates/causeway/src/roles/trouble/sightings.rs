@@ -1,6 +1,6 @@
 //! Nodes that were refused, and two programs with one identity.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use base::ids::NodeId;
@@ -10,10 +10,13 @@ use node::Cause;
 
 /// What has gone on all the time is said once; when it has stopped for so long it is news again.
 const GONE: Duration = Duration::from_secs(60);
-/// So many nodes that were refused are said at once,
+/// So much is said at once,
 const BURST: u32 = 8;
-/// and then one more each time: anybody who has a line can be as many nodes as he likes.
+/// and then once more each time: anybody who has a line can be as many nodes as he likes, and a peer can say of any
+/// address that a program with the identity of this node is there.
 const PAUSE: Duration = Duration::from_secs(10);
+/// So many addresses of an identity are remembered: what goes on at several is no news each time.
+const ADDRESSES: usize = 8;
 
 /// Something that was seen, perhaps more than once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,46 +34,140 @@ pub(in crate::roles) struct Seen {
 }
 
 /// What has been said of them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Watch {
-    said: BTreeMap<(usize, NodeId, Option<String>), Said>,
+    all: BTreeMap<Key, Known>,
+    refusals: Bucket,
+    identities: Bucket,
+    /// What was said last of an identity was about this node's own.
+    was_own: bool,
+}
+
+/// Cause, node and function.
+type Key = (usize, NodeId, Option<String>);
+
+/// Something that is seen.
+#[derive(Debug)]
+struct Known {
+    count: u64,
+    /// When it was seen last.
+    at: Duration,
+    said: Option<Said>,
+    /// It is to be said.
+    is_news: bool,
+}
+
+/// What was said of it.
+#[derive(Debug)]
+struct Said {
+    when: Duration,
+    /// Where it was, the last one last.
+    at: VecDeque<RailAddress>,
+    met: Vec<RailAddress>,
+}
+
+/// How much may be said.
+#[derive(Debug)]
+struct Bucket {
     left: u32,
     since: Duration,
 }
 
-#[derive(Debug)]
-struct Said {
-    count: u64,
-    /// When it was seen last.
-    at: Duration,
-}
-
-impl Default for Watch {
-    fn default() -> Self {
-        Self { said: BTreeMap::new(), left: BURST, since: Duration::ZERO }
-    }
-}
-
 impl Watch {
     pub(super) fn look(&mut self, now: Duration, seen: &[Seen], news: &mut Vec<Event>) {
-        let key_of = |it: &Seen| (it.cause as usize, it.node, it.function.clone());
-        self.said.retain(|key, _| seen.iter().any(|it| key_of(it) == *key));
+        self.all.retain(|key, _| seen.iter().any(|it| it.key() == *key));
         for it in seen {
-            let before = self.said.get(&key_of(it));
-            if before.is_some_and(|said| said.count == it.count) {
-                continue;
+            self.all.entry(it.key()).or_insert_with(|| Known::new(now)).note(now, it);
+        }
+        let due = seen.iter().filter(|it| self.known(it).is_some_and(|known| known.is_news));
+        let (refusals, mut identities): (Vec<_>, Vec<_>) = due.partition(|it| it.is_refusal());
+        for it in refusals {
+            if self.refusals.take(now) {
+                self.say(now, it, news);
             }
-            if before.is_none_or(|said| now >= said.at + GONE) {
-                if is_refusal(it.cause) && !self.may_speak(now) {
-                    continue;
-                }
-                news.push(event(it));
-            }
-            self.said.insert(key_of(it), Said { count: it.count, at: now });
+        }
+        while let Some(next) = self.next_of(&identities)
+            && self.identities.take(now)
+        {
+            let it = identities.swap_remove(next);
+            self.was_own = it.is_own();
+            self.say(now, it, news);
         }
     }
 
-    fn may_speak(&mut self, now: Duration) -> bool {
+    /// Whether one of two programs with this identity was refused just now.
+    pub(super) fn is_shared(&self, now: Duration, node: NodeId) -> bool {
+        [Cause::Twin, Cause::OwnTwin, Cause::OwnRefusal].into_iter().any(|cause| {
+            let known = self.all.get(&(cause as usize, node, None));
+            known.is_some_and(|known| now < known.at + GONE)
+        })
+    }
+
+    /// Own identity and others in turn, and what was said longest ago, so that none of both hides the other.
+    fn next_of(&self, due: &[&Seen]) -> Option<usize> {
+        let said = |it: &Seen| self.known(it).and_then(|known| known.said.as_ref()).map(|said| said.when);
+        (0..due.len()).min_by_key(|at| (due[*at].is_own() == self.was_own, said(due[*at])))
+    }
+
+    fn known(&self, it: &Seen) -> Option<&Known> {
+        self.all.get(&it.key())
+    }
+
+    fn say(&mut self, now: Duration, it: &Seen, news: &mut Vec<Event>) {
+        news.push(event(it));
+        if let Some(known) = self.all.get_mut(&it.key()) {
+            known.note_said(now, it);
+        }
+    }
+}
+
+impl Known {
+    fn new(now: Duration) -> Self {
+        Self { count: 0, at: now, said: None, is_news: false }
+    }
+
+    fn note(&mut self, now: Duration, it: &Seen) {
+        if self.count == it.count {
+            return;
+        }
+        // What has come back is news.
+        self.said.take_if(|_| now >= self.at + GONE);
+        (self.count, self.at) = (it.count, now);
+        self.is_news = self.said.as_ref().is_none_or(|said| said.is_old(it));
+    }
+
+    fn note_said(&mut self, now: Duration, it: &Seen) {
+        let before = self.said.take().filter(|said| !said.is_exchanged(it));
+        let mut at = before.map(|said| said.at).unwrap_or_default();
+        at.extend(it.at);
+        at.drain(..at.len().saturating_sub(ADDRESSES));
+        self.said = Some(Said { when: now, at, met: it.met.clone() });
+        self.is_news = false;
+    }
+}
+
+impl Said {
+    /// It is not how it is any more. Of who was refused it does not matter where he is.
+    fn is_old(&self, it: &Seen) -> bool {
+        let is_elsewhere = it.at.is_some_and(|at| !self.at.contains(&at));
+        !it.is_refusal() && (is_elsewhere || self.is_exchanged(it))
+    }
+
+    /// This node goes on with another one: none of its addresses is the same.
+    fn is_exchanged(&self, it: &Seen) -> bool {
+        let are_known = !self.met.is_empty() && !it.met.is_empty();
+        are_known && !it.met.iter().any(|at| self.met.contains(at))
+    }
+}
+
+impl Default for Bucket {
+    fn default() -> Self {
+        Self { left: BURST, since: Duration::ZERO }
+    }
+}
+
+impl Bucket {
+    fn take(&mut self, now: Duration) -> bool {
         let more = (now.saturating_sub(self.since).as_secs() / PAUSE.as_secs()).min(BURST.into()) as u32;
         self.left = (self.left + more).min(BURST);
         self.since = if self.left == BURST { now } else { self.since + PAUSE * more };
@@ -80,16 +177,39 @@ impl Watch {
     }
 }
 
-fn is_refusal(cause: Cause) -> bool {
-    matches!(cause, Cause::NotAllowed | Cause::Unproven)
+impl Seen {
+    fn key(&self) -> Key {
+        (self.cause as usize, self.node, self.function.clone())
+    }
+
+    fn is_refusal(&self) -> bool {
+        matches!(self.cause, Cause::NotAllowed | Cause::Unproven)
+    }
+
+    /// It is about the identity of this node.
+    fn is_own(&self) -> bool {
+        matches!(self.cause, Cause::OwnTwin | Cause::OwnRefusal)
+    }
+}
+
+/// Addresses in words, each once: a node has one for each of its rails. One of this node may name no machine; of what
+/// somebody else has said that would be no news of this machine.
+fn text(addresses: &[RailAddress], are_own: bool) -> Option<String> {
+    let mut all = Vec::new();
+    for RailAddress::Udp(address) in addresses {
+        let text = match are_own && address.ip().is_unspecified() {
+            true => format!("port {} of this machine", address.port()),
+            false => RailAddress::Udp(*address).to_string(),
+        };
+        if !all.contains(&text) {
+            all.push(text);
+        }
+    }
+    (!all.is_empty()).then(|| all.join(" and "))
 }
 
 fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
-    let text = |addresses: &[RailAddress]| {
-        let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        (!all.is_empty()).then(|| all.join(" and "))
-    };
-    let (at, met) = (text(at.as_slice()), text(met));
+    let (at, met) = (text(at.as_slice(), false), text(met, *cause != Cause::Twin));
     let place = |at: &Option<String>| at.clone().unwrap_or_else(|| "an unknown address".to_owned());
     let (of, by, here) = (function.clone(), place(&at), place(&met));
     let node = node.to_string();
@@ -106,8 +226,8 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
         Cause::Unproven => {
             let what = of.unwrap_or_else(|| "a function that is not lent here".to_owned());
             let what = format!(
-                "node {node} at {by} has asked for {what} and was refused, as its line is not the present one: give it the line \
-                 that was printed last, or find out who that is"
+                "node {node} at {by} has asked for {what} and was refused: that is not lent any more, or the line of that node \
+                 is an old one. Have it ask no more, or give it the line that was printed last, or find out who that is"
             );
             let (function, reason) = (function.clone(), "not-lent");
             return Event::CallerRefused { node, at, reason, function, count: *count, what };
@@ -194,5 +314,100 @@ mod tests {
                 assert!(words.contains(part), "{words}");
             }
         }
+    }
+
+    fn address(host: u32, port: u16) -> RailAddress {
+        std::net::SocketAddr::from((std::net::Ipv4Addr::from(host), port)).into()
+    }
+
+    /// A node that is at `at`, where this node goes on with the one at `met`.
+    fn twin(cause: Cause, node: u64, count: u64, [at, met]: [u32; 2]) -> Seen {
+        Seen { at: Some(address(at, 7411)), met: vec![address(met, 7411)], ..seen(cause, node, count) }
+    }
+
+    fn identities(news: &[Event]) -> Vec<(String, String)> {
+        let of = |event: &Event| match event {
+            Event::IdentityShared { node, other, refused_by, .. } => {
+                Some((node.clone(), other.clone().or(refused_by.clone())?))
+            }
+            _ => None,
+        };
+        news.iter().filter_map(of).collect()
+    }
+
+    #[test]
+    fn a_copy_elsewhere_and_an_exchange_of_roles_are_news() {
+        let mut watch = Watch::default();
+        let mut look = |second, [at, met]: [u32; 2]| {
+            let mut news = Vec::new();
+            watch.look(Duration::from_secs(second), &[twin(Cause::Twin, 7, second, [at, met])], &mut news);
+            news.len()
+        };
+        assert_eq!(look(1, [2, 1]), 1);
+        assert!((2..30).all(|second| look(second, [2, 1]) == 0));
+        assert_eq!(look(30, [3, 1]), 1, "a second copy, or it has moved");
+        assert!((31..60).all(|second| look(second, [2 + second as u32 % 2, 1]) == 0), "both go on");
+        assert_eq!(look(60, [1, 2]), 1, "the one that was refused is the one that is met");
+        assert_eq!(look(61, [1, 2]), 0);
+    }
+
+    #[test]
+    fn a_crowd_of_twins_does_not_fill_the_log_and_hides_none_of_this_node() {
+        let mut watch = Watch::default();
+        let (mut news, mut own) = (Vec::new(), Vec::new());
+        for second in 1..=1000 {
+            let addresses = [2 + second as u32, 1];
+            let mut all: Vec<_> =
+                (0..29).map(|node| twin(Cause::Twin, 100 * second + node, 1, addresses)).collect();
+            // Whoever it is that says it: it is somewhere else each time.
+            all.push(twin(Cause::OwnTwin, 1, second, addresses));
+            if second >= 500 {
+                all.push(twin(Cause::OwnRefusal, 1, second, [70_000, 1]));
+            }
+            let before = news.len();
+            watch.look(Duration::from_secs(second), &all, &mut news);
+            let said = identities(&news[before..]);
+            own.extend(said.iter().filter(|it| it.1 == "0.1.17.112:7411").map(|_| second));
+        }
+        assert!((90..=110).contains(&news.len()), "{} lines", news.len());
+        let others = identities(&news).iter().filter(|it| it.0 != NodeId::numbered(1).to_string()).count();
+        assert!(others >= 45, "{others} of others");
+        assert!(own.first().is_some_and(|second| *second <= 540) && own.len() == 1, "{own:?}");
+    }
+
+    #[test]
+    fn an_address_is_said_once_and_one_that_names_no_machine_is_this_machines() {
+        let words = |met: &[RailAddress]| {
+            let mut news = Vec::new();
+            let it = Seen { at: Some(address(0, 1)), met: met.to_vec(), ..seen(Cause::OwnTwin, 7, 1) };
+            Watch::default().look(Duration::ZERO, &[it], &mut news);
+            news[0].to_string()
+        };
+        let said = words(&[address(9, 7411), address(9, 7411), address(8, 7411), address(9, 7411)]);
+        assert!(said.contains("at 0.0.0.9:7411 and 0.0.0.8:7411. The"), "{said}");
+        let said = words(&[address(0, 7411), address(0, 7411)]);
+        assert!(said.contains("at port 7411 of this machine. The"), "{said}");
+        assert!(said.contains("it is at 0.0.0.0:1 "), "this is what the peer says: {said}");
+    }
+
+    #[test]
+    fn what_is_not_lent_any_more_is_not_put_down_to_an_old_line_alone() {
+        let mut news = Vec::new();
+        Watch::default().look(Duration::ZERO, &[seen(Cause::Unproven, 7, 1)], &mut news);
+        let said = news[0].to_string();
+        assert!(said.contains("not lent any more") && said.contains("printed last"), "{said}");
+    }
+
+    #[test]
+    fn an_identity_is_shared_while_a_twin_calls() {
+        let mut watch = Watch::default();
+        watch.look(
+            Duration::from_secs(5),
+            &[seen(Cause::Twin, 7, 1), seen(Cause::OwnTwin, 1, 1)],
+            &mut Vec::new(),
+        );
+        let is = |second, node| watch.is_shared(Duration::from_secs(second), NodeId::numbered(node));
+        assert_eq!([is(6, 7), is(64, 7), is(6, 1)], [true; 3]);
+        assert_eq!([is(65, 7), is(6, 8)], [false; 2]);
     }
 }
