@@ -6,7 +6,7 @@
 //! copy is not let in, whoever is silent.
 
 use base::ids::{Incarnation, LifeId};
-use base::times::{HANDSHAKE_RETRY, HOLD, PENDING_KEYS, SILENCE};
+use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, SILENCE};
 use base::{Instant, Rule};
 use core::time::Duration;
 
@@ -83,7 +83,7 @@ impl<'m> Channel<'m> {
         streams: &mut dyn Streams<'m>,
     ) -> Result<Heard, (Box<Call>, Why)> {
         let name = CallName::of(&call.attempt());
-        match self.judge(now, &call) {
+        match self.judge(now, &call, streams) {
             Verdict::Defer => {
                 self.cells.stats.deferred_handshakes.add(1);
                 Ok(Heard::Nothing)
@@ -128,8 +128,11 @@ impl<'m> Channel<'m> {
         }
     }
 
-    fn judge(&self, now: Instant, call: &Call) -> Verdict {
+    fn judge(&self, now: Instant, call: &Call, streams: &mut dyn Streams<'m>) -> Verdict {
         let attempt = call.attempt();
+        if self.is_copy(now, attempt.life, streams) {
+            return Verdict::Twin;
+        }
         // Both call at once: that of the smaller id wins, unless it gets lost again and again.
         let attempts = self.handshake.attempted.len();
         if self.side == Side::First && (1..GIVES_WAY).contains(&attempts) {
@@ -148,8 +151,17 @@ impl<'m> Channel<'m> {
 
     /// A life of the peer has answered our call. It is followed, unless another one has something here that may still be
     /// there: then that one is asked first, and who has answered is called again.
-    pub(super) fn may_follow(&mut self, now: Instant, incarnation: Incarnation, life: LifeId) -> bool {
+    pub(super) fn may_follow(
+        &mut self,
+        now: Instant,
+        (incarnation, life): (Incarnation, LifeId),
+        streams: &mut dyn Streams<'m>,
+    ) -> bool {
         let present = self.cells.current.get();
+        if self.is_copy(now, life, streams) {
+            self.handshake.next = Some(now + HANDSHAKE_RETRY_MAX);
+            return false;
+        }
         let has_something = self.has_something();
         // As the lobby has those wait who call.
         let is_other = !self.tenants.is_empty() && !self.tenants.contains(&life);
@@ -182,9 +194,6 @@ impl<'m> Channel<'m> {
         if !is_other || !self.journal.rule(Rule::ProbeBeforeTakeOver) {
             return None;
         }
-        if self.cells.copy.get() == life && self.is_kept_for_present(now) {
-            return Some(Verdict::Twin);
-        }
         let probe = self.handshake.probe.as_ref().filter(|probe| !probe.is_over(now));
         Some(match probe.map(|probe| (probe.outcome, probe.life == life)) {
             Some((Outcome::Lives, true)) => Verdict::Twin,
@@ -195,9 +204,15 @@ impl<'m> Channel<'m> {
         })
     }
 
-    /// Whether the present life of the peer has something here that it may still come back for, started again.
-    fn is_kept_for_present(&self, now: Instant) -> bool {
-        now.since(self.last_heard().max(self.handshake.listens_since)) < HOLD && self.has_something()
+    /// Whether that life was seen beside the present one, which may still come back, started again, for what the two
+    /// ends have with each other.
+    fn is_copy(&self, now: Instant, life: LifeId, streams: &mut dyn Streams<'m>) -> bool {
+        let present = self.cells.current.get();
+        let is_it = present.is_valid() && present.peer_life != life && self.cells.copy.get() == life;
+        let is_kept = now.since(self.last_heard().max(self.handshake.listens_since)) < HOLD;
+        let mut has_streams = false;
+        streams.each(&mut |_, _| has_streams = true);
+        is_it && is_kept && (has_streams || self.has_something())
     }
 
     /// Whether the peer has something here.

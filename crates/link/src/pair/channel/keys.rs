@@ -240,7 +240,7 @@ impl<'m> Channel<'m> {
             self.handshake.next = Some(now);
             return Ok(Heard::Nothing);
         }
-        if !self.may_follow(now, incarnation, life) {
+        if !self.may_follow(now, (incarnation, life), streams) {
             return Ok(Heard::Nothing);
         }
         let keys = self.key_set(&answer, secrets, &answer.speaker);

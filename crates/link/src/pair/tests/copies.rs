@@ -177,6 +177,56 @@ fn who_was_a_copy_once_has_nothing_of_who_is_started_again() {
     copies.expect_goes_on(COPY);
 }
 
+/// It calls, as lenders call whose functions are kept for somebody.
+#[test]
+fn a_copy_of_a_lender_has_nobody_who_borrows_from_the_lender_when_that_dies() {
+    let arena = Arena::default();
+    let mut world = World::pair(&arena, 1);
+    world.run_until(Duration::from_secs(1), |world| world.nodes.iter().all(Node::is_open));
+    let mut config = world.nodes[1].config.clone();
+    (config.life, config.incarnation) = (100, 2);
+    let mut twin = Node::new(&arena, config, world.now);
+    // Its agent knows where the borrower is.
+    let rails = twin.config.path_configs();
+    twin.channel(0).set_peer_rails(world.now, rails);
+    twin.channel(0).set_calling(world.now, true);
+    twin.commit();
+    let run = |world: &mut World<'_>, twin: &mut Node<'_>, is_there: bool| {
+        for _ in 0..3 * RAIL_VERDICT.as_nanos() / TICK.as_nanos() {
+            world.now += TICK;
+            let now = world.now;
+            for (node, _) in [(0, true), (1, is_there)].iter().filter(|(_, is_there)| *is_there) {
+                world.nodes[*node].step(now);
+            }
+            twin.step(now);
+            let own = if is_there { world.nodes[1].frames(now) } else { Vec::new() };
+            for (path, mut bytes) in own.into_iter().chain(twin.frames(now)) {
+                world.nodes[0].handle_frame(now, 1, path, &mut bytes);
+            }
+            for (path, bytes) in world.nodes[0].frames(now) {
+                twin.handle_frame(now, 0, path, &mut bytes.clone());
+                if is_there {
+                    world.nodes[1].handle_frame(now, 0, path, &mut bytes.clone());
+                }
+            }
+        }
+    };
+    run(&mut world, &mut twin, true);
+    assert!(world.nodes.iter().all(Node::is_open));
+    assert!(refusals(&twin).iter().any(|why| matches!(why, Refusal::Twin { .. })));
+    (0..5).for_each(|_| run(&mut world, &mut twin, false));
+    assert_ne!(world.nodes[0].slots[0].channel.peer_life(), Some(LifeId([100; 16])), "it is a copy");
+    let now = world.now;
+    world.nodes[1].reboot(&arena, now, 50);
+    run(&mut world, &mut twin, true);
+    assert_eq!(
+        world.nodes[0].slots[0].channel.peer_life(),
+        Some(LifeId([50; 16])),
+        "the lender is there again"
+    );
+    assert!(world.nodes[..2].iter().all(Node::is_open));
+}
+
 /// Its drive may have gone on since the snapshot was made: it is told so.
 #[test]
 fn a_machine_that_was_restored_and_is_the_only_one_goes_on_as_another_user() {
