@@ -10,7 +10,8 @@
 //! All numbers are little endian. A prefix is what stands above the offset of a fabric address: a rail in bits 19 and
 //! 18, a domain below. Switches and capture tools read the header only. A switch may change the byte `route`, which the
 //! tag does not cover. The source's rail is the one that a frame leaves on, the destination's the one that it comes on:
-//! together they are its path. In messages of a handshake, whose tag is a mark of who knows its receiver, all that says nothing is zero.
+//! together they are its path. In messages of a handshake, whose tag is a mark of who knows its receiver, all that says
+//! nothing is zero.
 
 use base::ids::{
     CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, RailId, StreamId,

@@ -186,7 +186,8 @@ impl Opener {
     }
 }
 
-/// The nonce of a frame: packet number and path, as its sender numbers that. Unique for the key of a card, whose packet numbers only rise.
+/// The nonce of a frame: packet number and path, as its sender numbers that. Unique for the key of a card, whose packet
+/// numbers only rise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Nonce([u8; NONCE_LEN]);
 

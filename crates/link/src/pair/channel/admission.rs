@@ -210,9 +210,12 @@ impl<'m> Channel<'m> {
         let present = self.cells.current.get();
         let is_it = present.is_valid() && present.peer_life != life && self.cells.copy.get() == life;
         let is_kept = now.since(self.last_heard().max(self.handshake.listens_since)) < HOLD;
+        if !is_it || !is_kept {
+            return false;
+        }
         let mut has_streams = false;
         streams.each(&mut |_, _| has_streams = true);
-        is_it && is_kept && (has_streams || self.has_something())
+        has_streams || self.has_something()
     }
 
     /// Whether the peer has something here.
