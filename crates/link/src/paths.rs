@@ -282,6 +282,8 @@ pub(crate) struct Paths {
     own: Rails,
     /// As far as anybody has said how large frames may be that get there.
     said: Rails,
+    /// Those on which the driver knows where the peer is; `None`: all.
+    found: Option<PathSet>,
 }
 
 /// Where in the list the private path is.
@@ -297,7 +299,7 @@ impl Paths {
         now: Instant,
     ) -> Self {
         let private = Path::new(PRIVATE_PATH, MAX_FRAME, seen_below(PRIVATE_PATH), now);
-        let mut paths = Self { list: vec![private], own: *own, said: *said };
+        let mut paths = Self { list: vec![private], own: *own, said: *said, found: None };
         for id in pairs(mask(own), peer) {
             let at = paths.obtain(id, seen_below(id), now);
             paths.list[at].is_there = true;
@@ -313,6 +315,15 @@ impl Paths {
     /// So much is said of those of the other end from now on.
     pub(crate) fn set_said(&mut self, said: &Rails) {
         self.said = *said;
+    }
+
+    /// The driver knows where the peer is on these paths: elsewhere it sends no TLPs.
+    pub(crate) fn set_found(&mut self, found: PathSet) {
+        self.found = Some(found);
+    }
+
+    fn is_found(&self, id: PathId) -> bool {
+        self.found.is_none_or(|found| found.contains(id))
     }
 
     /// Which paths there are follows from the rails of both ends, `peer` being those of the other one, and from the
@@ -407,13 +418,15 @@ impl Paths {
         least.unwrap_or(MAX_FRAME) as u32
     }
 
-    /// The path for what may take any, if there is one: one that answers, of those the private one, else the first.
+    /// The path for what may take any, if there is one: one that answers, of those the private one, else the first. Where
+    /// none answers, one on which the peer can be reached.
     pub(crate) fn best(&self) -> Option<usize> {
         if !self.private().is_suspect() {
             return Some(PRIVATE);
         }
         let there = (0..self.len()).filter(|&path| self[path].is_there);
-        there.min_by_key(|&path| (!self[path].leads, self[path].outgoing.probes()))
+        let is_found = |path: usize| self.is_found(self[path].id);
+        there.min_by_key(|&path| (!is_found(path), !self[path].leads, self[path].outgoing.probes()))
     }
 
     /// The round trip of the best path.
@@ -530,6 +543,20 @@ mod tests {
             assert!(lead, "equal ids come first");
         }
         assert_eq!((pairs(0, 15).count(), pairs(15, 0).count()), (0, 0));
+    }
+
+    #[test]
+    fn where_none_answers_one_is_taken_on_which_the_peer_can_be_reached() {
+        let rail = Some(PathConfig { max_frame: 1500 });
+        let rails = [rail, rail, None, None];
+        let mut paths = Paths::new((&rails, &rails), 0b11, |_| 0, Instant::ZERO);
+        let path = |rail: usize| PathId::new(RailId::ALL[rail], RailId::ALL[rail]);
+        let best = |paths: &Paths| paths.best().map(|at| paths[at].id);
+        assert_eq!(best(&paths), Some(path(0)));
+        paths.set_found(PathSet::of(path(1)));
+        assert_eq!(best(&paths), Some(path(1)));
+        paths.set_found(PathSet::default());
+        assert_eq!(best(&paths), Some(path(0)), "it is known on none");
     }
 
     #[test]

@@ -64,7 +64,8 @@ pub enum CardEvent {
     /// once the agent has made this durable and said so with [`Card::set_tenancy`]; a new card asks again.
     Tenant(usize, Tenancy),
     /// The borrowed drive no longer holds what this node left there: another node has used it meanwhile, or it was made
-    /// anew. What was not flushed is lost, requests under way fail, and clients are disconnected.
+    /// anew. What was not flushed is lost, requests under way fail, and clients are disconnected. A new card says it
+    /// again unless the drive has been in use since.
     Overtaken(usize),
     /// The medium of this drive has lost something that was answered, or may have: each flush of its functions fails
     /// until [`Card::clear_fault`]. A new card says it again.
@@ -334,6 +335,8 @@ impl<'m> Card<'m> {
             card.occupy(place)?;
             journal.commit();
         }
+        let untold = card.loans.iter_with_places().filter(|(_, loan)| loan.is_untold());
+        card.events.extend(untold.map(|(place, _)| CardEvent::Overtaken(place)));
         card.expect_holders()?;
         for peer in 0..card.peers.len() {
             card.report_joined(peer);

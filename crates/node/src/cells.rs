@@ -61,7 +61,8 @@ pub struct LoanCells {
     pub tenancy: Cell<u64>,
     /// The place of the peer that the stream is with, counted from 1; 0: with none yet.
     pub(crate) peer: Cell<u32>,
-    pub(crate) reserved: Cell<u32>,
+    /// Of a borrower: not 0 if its agent may not have heard that another node has used the drive.
+    pub(crate) untold: Cell<u32>,
     /// For the agent to read.
     pub edge: EdgeGauges,
 }

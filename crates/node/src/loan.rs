@@ -529,8 +529,14 @@ impl<'m> Loan<'m> {
             return;
         }
         self.cells.tenancy.set(self.journal, 0);
+        self.cells.untold.set(self.journal, 1);
         self.end.forget(now);
         events.push_back(CardEvent::Overtaken(index));
+    }
+
+    /// A card before this one has found that another node has used the drive, and perhaps not lived to say so.
+    pub(crate) fn is_untold(&self) -> bool {
+        self.cells.untold.get() != 0
     }
 
     /// A borrower knows a tenancy once its stream flows: the lender opens that when the tenancy is durable. One that
@@ -541,6 +547,7 @@ impl<'m> Loan<'m> {
         let is_news = claim.state() == ClaimState::Open && self.cells.tenancy.get() != number;
         if is_news && self.stream.has_flowed() {
             self.cells.tenancy.set(self.journal, number);
+            self.cells.untold.set(self.journal, 0);
         }
     }
 

@@ -184,6 +184,12 @@ impl<'m> Peer<'m> {
             }
         }
         self.routes = routes;
+        self.tell_found();
+    }
+
+    /// Whom the channel is with may be somewhere else now, or be known on other paths.
+    fn tell_found(&mut self) {
+        self.channel.set_found(self.cells.addresses().map(|(path, _)| path));
     }
 
     /// Where lines say that its rail is.
@@ -407,13 +413,19 @@ impl<'m> Peer<'m> {
             }
             Heard::Answer | Heard::Peer | Heard::Duplicate | Heard::Accepted => {}
         }
+        let mut is_news = heard == Heard::Newcomer;
         while let Some(challenge) = self.channel.poll_proof() {
             if let Some((path, address)) = self.addresses.prove(challenge) {
                 self.locate(path, address);
+                is_news = true;
             }
         }
         if !journal.rule(Rule::ProveAddresses) {
-            return cell.set(journal, from);
+            cell.set(journal, from);
+            return self.tell_found();
+        }
+        if is_news {
+            self.tell_found();
         }
         if cell.get() == from {
             return;

@@ -285,6 +285,7 @@ impl<'w> World<'w> {
         self.nodes[node].card = Some(card);
         self.nodes[node].agent.handle_running(Instant::from_nanos(self.now));
         self.check_recovery(node);
+        self.serve_events(node);
         self.faults.arm(self.nodes[node].switch);
         if node == LENDER && !self.tell_losses() {
             return;

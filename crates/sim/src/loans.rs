@@ -36,6 +36,8 @@ pub(crate) struct Loan<'w> {
     pub(crate) displaced: [bool; NODES],
     /// By node: another one has taken the function since it may have been let in, which it takes for the same.
     pub(crate) outrun: [bool; NODES],
+    /// By node: of which tenancy it was told so last.
+    pub(crate) told: [u64; NODES],
     /// By node: it has been told, so what it had not flushed may be lost.
     pub(crate) has_lost: [bool; NODES],
     /// By node: the tick at which another one had it, or itself took it again: what its clients had asked before may
@@ -126,6 +128,7 @@ impl Loan<'_> {
             holder: None,
             displaced: [false; NODES],
             outrun: [false; NODES],
+            told: [0; NODES],
             has_lost: [false; NODES],
             taken_again: [0; NODES],
             owner: SingleOwner::new(NODES),

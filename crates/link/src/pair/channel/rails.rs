@@ -64,6 +64,11 @@ impl Channel<'_> {
         }
     }
 
+    /// It is known where the peer is on these paths; what has TLPs leaves on others only where it is known on none.
+    pub fn set_found(&mut self, paths: impl Iterator<Item = PathId>) {
+        self.paths.set_found(paths.collect());
+    }
+
     /// The paths that a first message takes: to all rails that the other end may have.
     pub(super) fn paths_to_call(&self) -> PathSet {
         let peer = self.cells.peer_rails.get().possible(&self.config.peer_rails);

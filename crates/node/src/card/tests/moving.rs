@@ -201,6 +201,39 @@ fn who_does_not_answer_is_called_seldom_and_not_for_ever() {
     assert!(end.turn(now).is_empty() && end.card.peers().count() == 0);
 }
 
+/// A borrower's card that learns that another node has used its drive dies before its agent hears of it.
+#[test]
+fn a_new_card_says_again_that_another_node_has_used_the_drive() {
+    let arena = Arena::default();
+    let borrower = config(2, borrow(BorrowEdge::Program));
+    let memory = borrower.new_memory(&arena);
+    let mut net = Net::new(&arena);
+    net.ends[1] = End::on(memory, borrower.clone(), Instant::ZERO);
+    let mut now = Instant::ZERO;
+    net.run(&mut now, Duration::from_millis(500));
+    let mut lender = config(1, lends());
+    lender.loans[0].tenancy = lender.loans[0].tenancy.renewed(LifeId([6; 16]));
+    (lender.incarnation, lender.life, lender.seed) = (Incarnation(2), LifeId([8; 16]), Secret([8; 32]));
+    net.ends[0] = End::on(lender.new_memory(&arena), lender, now);
+    let has_said = |net: &Net<'_>| net.ends[1].events.contains(&CardEvent::Overtaken(0));
+    while !has_said(&net) {
+        assert!(now < Instant::ZERO + Duration::from_secs(5), "{:?}", net.ends[1].events);
+        net.run(&mut now, TICK);
+    }
+    let next = |generation, now| {
+        let config = CardConfig { generation: CardGeneration(generation), ..borrower.clone() };
+        End::on(memory, config, now)
+    };
+    net.ends[1] = next(2, now);
+    net.run(&mut now, TICK);
+    assert!(has_said(&net));
+    net.run(&mut now, Duration::from_secs(1));
+    assert!(net.is_served(&mut now));
+    net.ends[1] = next(3, now);
+    net.run(&mut now, Duration::from_secs(1));
+    assert!(!has_said(&net), "it is known");
+}
+
 /// What answers a lender's call is a copy of who has the function: that one could not have been heard yet.
 #[test]
 fn a_copy_that_answers_a_lender_that_begins_anew_waits_for_the_life_before() {
