@@ -740,7 +740,8 @@ impl Agent {
                     let function = self.spec.loans[loan].function.clone();
                     Event::SlotUnwatched { function, error: error.to_string() }.say();
                 }
-                events.push(AgentEvent::Ready(loan));
+                // A slot that nothing is in yet may have its machine already, but nothing that can be used.
+                events.extend((!is_vacant).then_some(AgentEvent::Ready(loan)));
             }
             FromLoan::Tenant(_) | FromLoan::GivenBack { .. } if is_vacant => {}
             FromLoan::Tenant(tenancy) => {

@@ -127,7 +127,7 @@ impl Write {
 
 /// The model of one disk.
 pub(crate) struct DiskModel {
-    /// Whether a write that has been seen cannot happen again. Where the disk has several requests at a time, those
+    /// Whether a write that has been seen cannot happen again while the controller goes on. Where the disk has several requests at a time, those
     /// under way when a card dies are done again in any order.
     once: bool,
     /// Whether the borrower keeps until a flush what was under way, also if nobody waits for it any more.
@@ -332,8 +332,10 @@ impl DiskModel {
         if start < self.anew {
             return Ok(());
         }
+        // One that was under way when the controller began anew comes once more: what is seen may be what it did before.
+        let comes_no_more = |write: &Write| write.has_ended() || (self.once && write.start >= self.anew);
         if let [only] = fitting[..]
-            && (self.once || writes[only].end.is_some())
+            && comes_no_more(&writes[only])
         {
             let write = &mut writes[only];
             write.observed = Some(write.observed.unwrap_or(end).min(end));
@@ -543,6 +545,22 @@ mod tests {
         model.write_started(6, 6, 0..1, 4);
         model.write_ended(6, false, 0..1, 5);
         read(&mut model, 5, 6, 7).unwrap_err();
+    }
+
+    #[test]
+    fn a_write_that_a_controller_has_begun_and_the_next_one_gets_again_may_be_seen_of_both() {
+        let mut model = DiskModel::new(1, true);
+        model.write_started(5, 5, 0..1, 1);
+        model.write_started(6, 6, 0..1, 2);
+        model.asked_again(3);
+        read(&mut model, 5, 4, 5).unwrap();
+        read(&mut model, 6, 6, 7).unwrap();
+        model.write_ended(6, false, 0..1, 8);
+        read(&mut model, 6, 9, 10).unwrap();
+        read(&mut model, 5, 11, 12).unwrap();
+        model.write_ended(5, false, 0..1, 13);
+        read(&mut model, 5, 14, 15).unwrap();
+        read(&mut model, 6, 16, 17).unwrap_err();
     }
 
     fn block(value: u64) -> [u8; 512] {
