@@ -347,3 +347,267 @@ fn what_was_prepared_ends_with_the_old_seed() {
     };
     assert_eq!([true, false].map(answered), [(0, false); 2]);
 }
+
+/// Every frame of these lives reaches node 0 of a pair, in this order, and its own ones reach all of them.
+fn run_lenders<'m>(
+    world: &mut World<'m>,
+    lives: &mut [(&mut Node<'m>, bool)],
+    twin_is_first: bool,
+    time: Duration,
+) {
+    for _ in 0..time.as_nanos() / TICK.as_nanos() {
+        world.now += TICK;
+        let now = world.now;
+        world.nodes[0].step(now);
+        let mut frames = Vec::new();
+        for (life, is_there) in lives.iter_mut() {
+            life.step(now);
+            let sent = life.frames(now);
+            frames.push(if *is_there { sent } else { Vec::new() });
+        }
+        if twin_is_first {
+            frames.reverse();
+        }
+        for (path, mut bytes) in frames.into_iter().flatten() {
+            world.nodes[0].handle_frame(now, 1, path, &mut bytes);
+        }
+        for (path, bytes) in world.nodes[0].frames(now) {
+            for (life, _) in lives.iter_mut().filter(|(_, is_there)| *is_there) {
+                life.handle_frame(now, 0, path, &mut bytes.clone());
+            }
+        }
+    }
+}
+
+/// A pair, and a copy of the lender's folder that runs and calls nobody.
+fn with_twin<'m>(arena: &'m Arena) -> (World<'m>, Node<'m>, Node<'m>) {
+    let mut world = World::pair(arena, 1);
+    world.run_until(Duration::from_secs(1), |world| world.nodes.iter().all(Node::is_open));
+    let mut config = world.nodes[1].config.clone();
+    (config.life, config.incarnation) = (100, 2);
+    let twin = Node::new(arena, config, world.now);
+    let lender = world.nodes.pop().unwrap();
+    (world, lender, twin)
+}
+
+/// The borrower calls for new keys, and the copy, which is where the line says, answers before the lender does.
+#[test]
+fn attack_a_copy_that_answers_first_does_not_get_the_borrower_of_a_lender_that_lives() {
+    let arena = Arena::default();
+    let (mut world, mut lender, mut twin) = with_twin(&arena);
+    let now = world.now;
+    world.nodes[0].channel(1).call_for_test(now);
+    world.nodes[0].wake();
+    run_lenders(&mut world, &mut [(&mut lender, true), (&mut twin, true)], true, RAIL_VERDICT * 3);
+    let with = world.nodes[0].slots[0].channel.peer_life();
+    assert_eq!(with, Some(LifeId([lender.config.life; 16])), "the lender was there and was not even asked");
+}
+
+/// The same copy, which is known to be one: the lender that is started again answers each call a little later.
+#[test]
+fn attack_a_known_copy_that_answers_first_keeps_nobody_from_the_lender_that_is_there_again() {
+    let arena = Arena::default();
+    let (mut world, mut lender, mut twin) = with_twin(&arena);
+    let now = world.now;
+    let rails = twin.config.path_configs();
+    twin.channel(0).set_peer_rails(now, rails);
+    twin.channel(0).set_calling(now, true);
+    twin.commit();
+    run_lenders(&mut world, &mut [(&mut lender, true), (&mut twin, true)], true, RAIL_VERDICT * 3);
+    assert!(refusals(&twin).iter().any(|why| matches!(why, Refusal::Twin { .. })));
+    assert!(world.nodes[0].is_open() && lender.is_open());
+    let now = world.now;
+    twin.channel(0).set_calling(now, false);
+    lender.reboot(&arena, now, 50);
+    run_lenders(&mut world, &mut [(&mut lender, true), (&mut twin, true)], true, Duration::from_secs(30));
+    assert_eq!(
+        world.nodes[0].slots[0].channel.peer_life(),
+        Some(LifeId([50; 16])),
+        "it is there and answers"
+    );
+}
+
+/// Or it lives all the while, and only new keys are due.
+#[test]
+fn attack_a_known_copy_that_answers_first_keeps_nobody_from_new_keys() {
+    let arena = Arena::default();
+    let (mut world, mut lender, mut twin) = with_twin(&arena);
+    let now = world.now;
+    let rails = twin.config.path_configs();
+    twin.channel(0).set_peer_rails(now, rails);
+    twin.channel(0).set_calling(now, true);
+    twin.commit();
+    run_lenders(&mut world, &mut [(&mut lender, true), (&mut twin, true)], true, RAIL_VERDICT * 3);
+    let (now, before) = (world.now, world.nodes[0].slots[0].channel.key_fingerprint());
+    twin.channel(0).set_calling(now, false);
+    world.nodes[0].channel(1).call_for_test(now);
+    world.nodes[0].wake();
+    run_lenders(&mut world, &mut [(&mut lender, true), (&mut twin, true)], true, Duration::from_secs(30));
+    let channel = &world.nodes[0].slots[0].channel;
+    assert_eq!(channel.peer_life(), Some(LifeId([lender.config.life; 16])));
+    assert_ne!(channel.key_fingerprint(), before, "both ends want new keys for 30 s");
+}
+
+/// The lender is started anew while the life that has the function is away, and the copy goes on calling.
+#[test]
+fn attack_a_lender_that_is_started_anew_still_knows_who_is_a_copy() {
+    let arena = Arena::default();
+    let mut copies = Copies::begin(&arena, 7);
+    copies.renew(COPY);
+    copies.run_for(RAIL_VERDICT);
+    assert!(copies.is_twin(COPY));
+    copies.is_there[ORIGINAL] = false;
+    copies.run_for(RAIL_VERDICT * 20);
+    assert!(!copies.is_open(COPY));
+    let now = copies.now;
+    copies.lender.reboot(&arena, now, 60);
+    copies.run_for(Duration::from_secs(10));
+    assert!(!copies.is_open(COPY), "600 s are kept for the life that it was seen beside");
+}
+
+/// Two copies of one folder run: the second one that calls makes the first one be forgotten.
+#[test]
+fn attack_of_two_copies_neither_has_anything_of_who_dies() {
+    let arena = Arena::default();
+    let mut copies = Copies::begin(&arena, 7);
+    let mut third = World::pair(&arena, 1).nodes.swap_remove(0);
+    (third.config.life, third.config.incarnation) = (150, 3);
+    third = Node::new(&arena, third.config.clone(), copies.now);
+    copies.renew(COPY);
+    copies.run_for(RAIL_VERDICT * 3);
+    assert!(copies.is_twin(COPY));
+    let mut seen = 0;
+    let mut run = |copies: &mut Copies<'_>, third: &mut Node<'_>, verdicts: u128| {
+        for _ in 0..verdicts * RAIL_VERDICT.as_nanos() / TICK.as_nanos() {
+            let now = copies.now;
+            third.step(now);
+            for (path, mut frame) in third.frames(now) {
+                copies.lender.handle_frame(now, 0, path, &mut frame);
+            }
+            for (path, frame) in copies.lender.frames(now) {
+                let kind = Header::parse(&frame).unwrap().kind;
+                let has_it = copies.peer_life();
+                if kind != Kind::Sealed || has_it == Some(LifeId([150; 16])) {
+                    third.handle_frame(now, 1, path, &mut frame.clone());
+                }
+                for which in (0..2).filter(|which| copies.is_there[*which]) {
+                    let life = LifeId([copies.borrowers[which].config.life; 16]);
+                    if kind != Kind::Sealed || has_it == Some(life) {
+                        copies.borrowers[which].handle_frame(now, 1, path, &mut frame.clone());
+                    }
+                }
+            }
+            // What its agent does once that is durable.
+            let told = refusals(third);
+            for why in &told[seen..] {
+                if let Refusal::Outdated { seen } = why {
+                    third.config.incarnation = seen.0 + 1;
+                    third.channel(1).raise_incarnation(now, Incarnation(seen.0 + 1));
+                }
+            }
+            seen = told.len();
+            copies.run(1);
+        }
+    };
+    run(&mut copies, &mut third, 30);
+    assert!(refusals(&third).iter().any(|why| matches!(why, Refusal::Twin { .. })), "{:?}", refusals(&third));
+    let original = copies.peer_life();
+    assert_eq!(original, Some(LifeId([copies.borrowers[ORIGINAL].config.life; 16])));
+    copies.is_there[ORIGINAL] = false;
+    run(&mut copies, &mut third, 30);
+    assert_eq!(copies.peer_life(), original, "both were refused as copies, and have run all the while");
+}
+
+/// The card of the lender dies now and then; the hold time goes on meanwhile, as it does for the function.
+#[test]
+fn attack_what_is_kept_from_a_copy_is_kept_for_the_hold_time_and_not_longer() {
+    for restarts in [false, true] {
+        let arena = Arena::default();
+        let mut copies = Copies::begin(&arena, 7);
+        copies.renew(COPY);
+        copies.run_for(RAIL_VERDICT);
+        assert!(copies.is_twin(COPY));
+        copies.is_there[ORIGINAL] = false;
+        for _ in 0..4 {
+            copies.now += Duration::from_secs(200);
+            let now = copies.now;
+            if restarts {
+                copies.lender.restart(now);
+            }
+            copies.run_for(Duration::from_secs(3));
+        }
+        assert!(copies.is_open(COPY), "800 s, and its life before was heard by no card: {restarts}");
+    }
+}
+
+/// The other one was slow, so the copy was let in; before it comes, the other one is heard, and it is not let in any
+/// more. Then the other one dies.
+#[test]
+fn attack_who_was_not_let_in_any_more_is_a_copy_too() {
+    for dies in [false, true] {
+        let arena = Arena::default();
+        let mut copies = Copies::begin(&arena, 7);
+        copies.renew(COPY);
+        copies.is_there[ORIGINAL] = false;
+        while !copies.lender.slots[0].channel.has_pending_for_test() {
+            copies.run(1);
+        }
+        let (original, now) = (copies.peer_life(), copies.now);
+        if dies {
+            copies.lender.restart(now);
+        }
+        copies.is_there = [true, false];
+        copies.run(200);
+        assert!(
+            !copies.lender.slots[0].channel.has_pending_for_test(),
+            "it was heard, and the offer withdrawn"
+        );
+        assert!(copies.peer_life() == original && copies.is_open(ORIGINAL));
+        copies.is_there = [false, true];
+        copies.run_for(RAIL_VERDICT * 30);
+        assert_eq!(copies.peer_life(), original, "the copy was there while the other one was: {dies}");
+    }
+}
+
+/// The hold time is over, and the lender has not come back: its copy, known as such, is followed. What its drives hold is
+/// not what the borrower left at the lender, though the tenancy that the copy tells is the same.
+#[test]
+fn attack_a_known_copy_of_a_lender_that_is_followed_in_the_end_is_another_peer() {
+    let arena = Arena::default();
+    let (mut world, mut lender, mut twin) = with_twin(&arena);
+    let now = world.now;
+    let rails = twin.config.path_configs();
+    twin.channel(0).set_peer_rails(now, rails);
+    twin.channel(0).set_calling(now, true);
+    twin.commit();
+    run_lenders(&mut world, &mut [(&mut lender, true), (&mut twin, true)], false, RAIL_VERDICT * 3);
+    assert!(refusals(&twin).iter().any(|why| matches!(why, Refusal::Twin { .. })));
+    let tenancy = world.nodes[0].places[0].claim().tenancy();
+    world.now += base::times::HOLD + Duration::from_secs(1);
+    run_lenders(&mut world, &mut [(&mut lender, false), (&mut twin, true)], false, RAIL_VERDICT * 20);
+    assert_eq!(world.nodes[0].slots[0].channel.peer_life(), Some(LifeId([100; 16])), "it is followed");
+    assert!(world.nodes[0].is_open());
+    let same = world.nodes[0].places[0].claim().tenancy() == tenancy;
+    let is_other = world.nodes[0].slots[0].channel.is_other_peer();
+    assert!(!same || is_other, "the borrower goes on as if nothing had happened");
+}
+
+/// The borrower's machine may have been copied, so it sends nothing until it has new keys; its lender lives.
+#[test]
+fn attack_a_known_copy_that_answers_first_stops_nobody_who_has_to_renew_keys() {
+    let arena = Arena::default();
+    let (mut world, mut lender, mut twin) = with_twin(&arena);
+    let now = world.now;
+    let rails = twin.config.path_configs();
+    twin.channel(0).set_peer_rails(now, rails);
+    twin.channel(0).set_calling(now, true);
+    twin.commit();
+    run_lenders(&mut world, &mut [(&mut lender, true), (&mut twin, true)], true, RAIL_VERDICT * 3);
+    assert!(refusals(&twin).iter().any(|why| matches!(why, Refusal::Twin { .. })));
+    let now = world.now;
+    twin.channel(0).set_calling(now, false);
+    world.nodes[0].channel(1).renew_keys(now, [77; 32], None);
+    world.nodes[0].commit();
+    run_lenders(&mut world, &mut [(&mut lender, true), (&mut twin, true)], true, Duration::from_secs(60));
+    assert!(world.nodes[0].slots[0].channel.is_met(), "nothing has flowed for 60 s, and both ends are there");
+}

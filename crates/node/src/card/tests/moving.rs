@@ -311,3 +311,162 @@ fn a_borrower_that_begins_anew_is_found_by_a_lender_that_has_moved() {
     assert!(is_open(&net.ends[0].card, now) && is_open(&net.ends[1].card, now));
     assert!(net.is_served(&mut now));
 }
+
+/// The ends that are there, each where it is; frames for an address reach whoever is there.
+fn run_ends(ends: &mut [(Address, End<'_>)], now: &mut Instant, time: Duration) {
+    let until = *now + time;
+    while *now < until {
+        *now += TICK;
+        for sender in 0..ends.len() {
+            let (from, end) = &mut ends[sender];
+            let from = *from;
+            end.card.handle_timeout(*now);
+            while let Some(event) = end.card.poll_event() {
+                if let CardEvent::Tenant(loan, tenancy) = event {
+                    end.card.set_tenancy(*now, loan, tenancy);
+                }
+                end.events.push(event);
+            }
+            while let Some(work) = end.card.poll_media() {
+                end.card.handle_media(*now, work.loan, work.id, Ok(()));
+            }
+            let mut frames = Vec::new();
+            while let Some(outgoing) = end.card.poll_transmit(*now, &mut end.rooms) {
+                frames.push((outgoing.to.unwrap(), end.rooms.buffer[..outgoing.len].to_vec()));
+            }
+            for (to, mut frame) in frames {
+                if let Some((_, end)) = ends.iter_mut().find(|(at, _)| *at == to) {
+                    end.card.handle_frame(*now, RailId::ALL[0], from, &mut frame);
+                }
+            }
+        }
+    }
+}
+
+/// The lender has moved while it ran; a copy of its folder is started where the line says. New keys are due, and the
+/// borrower calls at both addresses.
+#[test]
+fn attack_a_copy_where_the_line_says_does_not_get_who_borrows_from_a_lender_that_has_moved_and_lives() {
+    let arena = Arena::default();
+    let borrower = CardConfig { rekey_frames: 4000, ..config(2, borrow(BorrowEdge::Program)) };
+    let mut net = Net::new(&arena);
+    net.ends[1] = End::on(borrower.new_memory(&arena), borrower, Instant::ZERO);
+    let mut now = Instant::ZERO;
+    net.run(&mut now, Duration::from_millis(500));
+    net.at[0] = ELSEWHERE;
+    net.run(&mut now, Duration::from_millis(500));
+    assert!(net.is_served(&mut now));
+    let mut copy = config(1, lends());
+    (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), LifeId([8; 16]), Secret([8; 32]));
+    let copy = End::on(copy.new_memory(&arena), copy, now);
+    let [lender, borrower] = net.ends;
+    let mut ends = [(LENDER, copy), (ELSEWHERE, lender), (BORROWER, borrower)];
+    let met = |ends: &[(Address, End<'_>); 3]| ends[2].1.card.channel_of(0).unwrap().peer_life();
+    let handshakes =
+        |ends: &[(Address, End<'_>); 3]| ends[2].1.card.channel_of(0).unwrap().stats().handshakes.get();
+    let until = now + Duration::from_secs(60);
+    while handshakes(&ends) == 1 && now < until {
+        let at = now;
+        ends[2].1.card.drive_step(at, 0, |driver, pages| {
+            while driver.poll_completion().is_some() {}
+            let Some(page) = pages.alloc() else { return };
+            let page = [page];
+            let request =
+                BlockRequest { id: 5, kind: BlockKind::Read, lba: 0, blocks: 8, fua: false, pages: &page };
+            driver.submit(at, request);
+        });
+        run_ends(&mut ends, &mut now, Duration::from_millis(2));
+    }
+    assert_eq!(handshakes(&ends), 2, "new keys were due");
+    run_ends(&mut ends, &mut now, Duration::from_secs(1));
+    let is_told = ends[2].1.events.contains(&CardEvent::Overtaken(0));
+    let state = ends[2].1.card.state(0);
+    assert_eq!(
+        met(&ends),
+        Some(LifeId([1; 16])),
+        "the lender is there, and nobody has asked it; stream: {state:?}, told that the drive is another: {is_told}"
+    );
+}
+
+/// The lender comes from an older state folder: its tenancy is what the borrower knows, its incarnation no greater. The
+/// borrower's card dies between meeting it and having its stream.
+#[test]
+fn attack_a_borrower_whose_card_dies_still_learns_that_its_lender_is_of_a_copied_folder() {
+    for dies in [false, true] {
+        let arena = Arena::default();
+        let borrower = config(2, borrow(BorrowEdge::Program));
+        let memory = borrower.new_memory(&arena);
+        let mut net = Net::new(&arena);
+        net.ends[1] = End::on(memory, borrower.clone(), Instant::ZERO);
+        let mut now = Instant::ZERO;
+        net.run(&mut now, Duration::from_millis(500));
+        let mut lender = config(1, lends());
+        (lender.life, lender.seed) = (LifeId([8; 16]), Secret([8; 32]));
+        net.ends[0] = End::on(lender.new_memory(&arena), lender, now);
+        let met = |net: &Net<'_>| net.ends[1].card.channel_of(0).unwrap().peer_life();
+        while met(&net) != Some(LifeId([8; 16])) {
+            assert!(now < Instant::ZERO + Duration::from_secs(5));
+            net.run(&mut now, TICK);
+        }
+        assert!(!net.ends[1].events.contains(&CardEvent::Overtaken(0)), "it has no stream yet");
+        if dies {
+            let config = CardConfig { generation: CardGeneration(2), ..borrower.clone() };
+            net.ends[1] = End::on(memory, config, now);
+        }
+        net.run(&mut now, Duration::from_secs(1));
+        assert!(is_open(&net.ends[1].card, now));
+        assert!(net.ends[1].events.contains(&CardEvent::Overtaken(0)), "its card has died: {dies}");
+    }
+}
+
+/// The lender's folder is restored from a backup on another machine. It calls who has its function, is told that it is
+/// outdated, and is no borrower.
+#[test]
+fn attack_a_lender_that_is_restored_elsewhere_is_found() {
+    let arena = Arena::default();
+    for incarnation in [2, 1] {
+        let mut net = Net::new(&arena);
+        let mut now = Instant::ZERO;
+        net.run(&mut now, Duration::from_millis(500));
+        let mut lender = config(1, lends());
+        (lender.life, lender.seed, lender.holders) = (LifeId([8; 16]), Secret([8; 32]), net.located.clone());
+        lender.incarnation = Incarnation(incarnation);
+        net.ends[0] = End::on(lender.new_memory(&arena), lender, now);
+        net.at[0] = ELSEWHERE;
+        net.run(&mut now, Duration::from_secs(20));
+        let told = net.ends[0].events.iter().any(|event| matches!(event, CardEvent::Refused(..)));
+        assert!(
+            is_open(&net.ends[0].card, now) || told,
+            "nobody is told, and it is not found: {incarnation}"
+        );
+    }
+}
+
+/// It has been told once that its lender is of an older folder, and has gone on. The lender takes its drive out and puts
+/// it in again (two reloads): nobody else has used it in between.
+#[test]
+fn attack_who_was_told_of_a_copied_folder_is_not_told_again_when_its_stream_opens_anew() {
+    let arena = Arena::default();
+    let mut net = Net::new(&arena);
+    let mut now = Instant::ZERO;
+    net.run(&mut now, Duration::from_millis(500));
+    let mut lender = config(1, lends());
+    (lender.life, lender.seed) = (LifeId([8; 16]), Secret([8; 32]));
+    net.ends[0] = End::on(lender.new_memory(&arena), lender.clone(), now);
+    net.run(&mut now, Duration::from_secs(3));
+    let told = |net: &Net<'_>| {
+        net.ends[1].events.iter().filter(|event| matches!(event, CardEvent::Overtaken(0))).count()
+    };
+    assert!(is_open(&net.ends[1].card, now) && told(&net) == 1);
+    assert!(net.is_served(&mut now));
+    let before = net.ends[0].card.parts[0].unwrap().cells.offer.absent_holder();
+    assert!(before.is_none());
+    net.ends[0].card.withdraw(now, 0);
+    net.run(&mut now, Duration::from_millis(50));
+    assert!(net.ends[0].events.contains(&CardEvent::Withdrawn(0)));
+    let loan = LoanConfig { life: 1, ..lender.loans[0].clone() };
+    net.ends[0].card.lend(now, 0, lender.drives[0].clone().unwrap(), vec![(0, loan)], &[]).unwrap();
+    net.run(&mut now, Duration::from_secs(3));
+    assert!(is_open(&net.ends[1].card, now), "it has it again");
+    assert_eq!(told(&net), 1, "nobody has used it in between, and what was kept is given up");
+}

@@ -163,3 +163,126 @@ fn no_data_leave_on_a_rail_for_where_the_peer_has_proven_to_be_for_another_one()
     assert!(over[0] > 0, "the data are under way");
     assert_eq!(over[1], 0, "frames with data for who has never answered there");
 }
+
+/// Addresses change and rails fail, one at a time, and cards die; when all is well again, each rail alone serves.
+#[test]
+fn attack_whatever_moves_and_fails_each_rail_is_found_again() {
+    // The rails of the borrower, by network, and how many of the lender's its line names.
+    let all = [([0, 1], 2), ([2, 3], 2), ([0, 3], 2)];
+    for (seed, (ids, named)) in (0..400_u64).map(|seed| (seed, all[(seed % 3) as usize])) {
+        let arena = Arena::default();
+        let mut state = seed * 7919 + 1;
+        let mut below = move |end: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % end
+        };
+        let at = |node: usize, rail: usize, version: u8| {
+            Address([1 + (node * 128 + rail * 64) as u8 + version; 28])
+        };
+        let mut versions = [[0_u8; 2]; 2];
+        let lend = LoanRole::Lend(LendConfig::of(0));
+        let routes = (0..named)
+            .map(|rail| Route { rail: RailId::ALL[rail], peer: at(0, rail, 0), max_frame: 9000 })
+            .collect();
+        let borrow = LoanRole::Borrow {
+            lender: lender(),
+            routes,
+            io_timeout: Duration::from_secs(60),
+            edge: BorrowEdge::Program,
+        };
+        let configs = [
+            CardConfig { rails: rails(&[0, 1]), ..config(1, lend) },
+            CardConfig { rails: rails(&ids), ..config(2, borrow) },
+        ];
+        let memories = [configs[0].new_memory(&arena), configs[1].new_memory(&arena)];
+        let mut now = Instant::ZERO;
+        let mut ends = [0, 1].map(|node| End::on(memories[node], configs[node].clone(), now));
+        let mut generations = [1, 1];
+        let mut tenancies = [configs[0].loans[0].tenancy; 2];
+        let mut run = |now: &mut Instant,
+                       ends: &mut [End<'_>; 2],
+                       versions: &[[u8; 2]; 2],
+                       up: [bool; 2],
+                       time: Duration| {
+            let until = *now + time;
+            while *now < until {
+                *now += TICK * 4;
+                for node in 0..2 {
+                    let end = &mut ends[node];
+                    end.card.handle_timeout(*now);
+                    while let Some(event) = end.card.poll_event() {
+                        if let CardEvent::Tenant(loan, tenancy) = event {
+                            tenancies[node] = tenancy;
+                            end.card.set_tenancy(*now, loan, tenancy);
+                        }
+                    }
+                    while let Some(work) = end.card.poll_media() {
+                        end.card.handle_media(*now, work.loan, work.id, Ok(()));
+                    }
+                    let mut frames = Vec::new();
+                    while let Some(outgoing) = end.card.poll_transmit(*now, &mut end.rooms) {
+                        frames.push((outgoing.to.unwrap(), end.rooms.buffer[..outgoing.len].to_vec()));
+                    }
+                    for (to, mut frame) in frames {
+                        let header = Header::parse(&frame).unwrap();
+                        let (own, peer) = (header.source.rail.index(), header.destination.rail.index());
+                        let (net, other) = (own % 2, peer % 2);
+                        if net == other && up[net] && to == at(1 - node, other, versions[1 - node][other]) {
+                            let from = at(node, net, versions[node][net]);
+                            ends[1 - node].card.handle_frame(*now, RailId::ALL[peer], from, &mut frame);
+                        }
+                    }
+                }
+            }
+            tenancies[0]
+        };
+        run(&mut now, &mut ends, &versions, [true; 2], Duration::from_millis(500));
+        for _ in 0..12 {
+            let (rail, node) = (below(2) as usize, below(2) as usize);
+            let mut up = [true; 2];
+            match below(4) {
+                0 => up[rail] = false,
+                1 => versions[node][rail] = (versions[node][rail] + below(3) as u8) % 60,
+                2 => {
+                    generations[node] += 1;
+                    let mut config = configs[node].clone();
+                    config.generation = CardGeneration(generations[node]);
+                    ends[node] = End::on(memories[node], config, now);
+                }
+                _ => {
+                    up[1 - rail] = false;
+                    run(&mut now, &mut ends, &versions, up, Duration::from_millis(below(600)));
+                    up = [true; 2];
+                    versions[node][1 - rail] = below(60) as u8;
+                }
+            }
+            run(&mut now, &mut ends, &versions, up, Duration::from_millis(100 + below(900)));
+            run(&mut now, &mut ends, &versions, [true; 2], Duration::from_millis(below(100)));
+        }
+        run(&mut now, &mut ends, &versions, [true; 2], Duration::from_secs(5));
+        for up in [[true, false], [false, true], [true, true]] {
+            run(&mut now, &mut ends, &versions, [true; 2], Duration::from_secs(1));
+            let page = ends[1].card.pages(0).alloc().unwrap();
+            ends[1].card.drive_step(now, 0, |driver, _| {
+                while driver.poll_completion().is_some() {}
+                let request = BlockRequest {
+                    id: 5,
+                    kind: BlockKind::Read,
+                    lba: 0,
+                    blocks: 1,
+                    fua: false,
+                    pages: &[page],
+                };
+                driver.submit(now, request);
+            });
+            run(&mut now, &mut ends, &versions, up, Duration::from_millis(800));
+            let mut done = None;
+            ends[1].card.drive_step(now, 0, |driver, _| done = driver.poll_completion());
+            assert_eq!(
+                done,
+                Some((5, Ok(()))),
+                "seed {seed}, networks that are up: {up:?}, {ids:?}, {named}"
+            );
+        }
+    }
+}
