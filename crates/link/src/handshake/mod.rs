@@ -114,6 +114,11 @@ pub(crate) struct Initiator {
     pub(crate) destination: DomainId,
     /// The answer that was read, as it came: it may come with a false header first, and can be opened only once.
     heard: Option<(Vec<u8>, Answer)>,
+    /// One that was read before, and is not used: it may come once more, on another path.
+    passed_over: Option<Vec<u8>>,
+    /// What the attempt was begun with.
+    entropy: [u8; 32],
+    proposal: Proposal,
 }
 
 impl Initiator {
@@ -131,7 +136,22 @@ impl Initiator {
         let len = state.write_message(&proposal.encode(), out).ok()?;
         out.truncate(len);
         let (attempt, destination, called) = (proposal.attempt, binding.destination, binding.called.id());
-        Some(Self { state, called, attempt, destination, heard: None })
+        let (heard, passed_over, proposal) = (None, None, *proposal);
+        Some(Self { state, called, attempt, destination, heard, passed_over, entropy, proposal })
+    }
+
+    /// The answer that was read is not used. The attempt stands for whoever else answers it: it is begun again, as it
+    /// was, since only one answer can be opened. `binding` is the one that it was begun with.
+    pub(crate) fn pass_over(&mut self, binding: Binding<'_>) {
+        let Some((message, _)) = self.heard.take() else { return };
+        if let Some(begun) = Self::begin(binding, self.entropy, &self.proposal, &mut Vec::new()) {
+            *self = Self { passed_over: Some(message), ..begun };
+        }
+    }
+
+    /// Whether this answer is the last one that was not used.
+    pub(crate) fn has_passed_over(&self, message: &[u8]) -> bool {
+        self.passed_over.as_deref() == Some(message)
     }
 
     /// Reads the answer: the keys for sending and receiving with it.

@@ -6,7 +6,7 @@
 //! copy is not let in, whoever is silent.
 
 use base::ids::{Incarnation, LifeId};
-use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, SILENCE};
+use base::times::{HANDSHAKE_RETRY, HOLD, PENDING_KEYS, SILENCE};
 use base::{Instant, Rule};
 use core::time::Duration;
 
@@ -149,8 +149,9 @@ impl<'m> Channel<'m> {
         if pending.is_valid() && is_other && is_young && once { Verdict::Defer } else { Verdict::Accept }
     }
 
-    /// A life of the peer has answered our call. It is followed, unless another one has something here that may still be
-    /// there: then that one is asked first, and who has answered is called again.
+    /// A life of the peer, which is not known as a copy, has answered our call. It is followed, unless another one has
+    /// something here that may still be there, or lends what flows here and was heard just now: then that one is asked
+    /// first, and who has answered is called again.
     pub(super) fn may_follow(
         &mut self,
         now: Instant,
@@ -158,11 +159,6 @@ impl<'m> Channel<'m> {
         streams: &mut dyn Streams<'m>,
     ) -> bool {
         let present = self.cells.current.get();
-        if self.is_copy(now, life, streams) {
-            self.handshake.next = Some(now + HANDSHAKE_RETRY_MAX);
-            return false;
-        }
-        let has_something = self.has_something();
         // As the lobby has those wait who call.
         let is_other = !self.tenants.is_empty() && !self.tenants.contains(&life);
         let may_call = now.since(self.handshake.listens_since) < LIFE_BEFORE;
@@ -170,12 +166,15 @@ impl<'m> Channel<'m> {
             self.handshake.next = Some(self.handshake.listens_since + LIFE_BEFORE);
             return false;
         }
+        let has_something = self.has_something();
         let is_old = present.is_valid() && present.peer_life != life && incarnation <= present.incarnation();
         if has_something && is_old && self.journal.rule(Rule::RefuseOutdated) {
             // When it calls, it is told.
             return false;
         }
-        match self.judge_life(now, life).filter(|_| has_something) {
+        let is_there = now.since(self.last_heard()) < self.paths.verdict_after();
+        let is_asked = has_something || (is_there && has_streams(streams));
+        match self.judge_life(now, life).filter(|_| is_asked) {
             None => return true,
             Some(Verdict::Probe) => {
                 self.probe_for(now, life).has_answered = true;
@@ -206,16 +205,14 @@ impl<'m> Channel<'m> {
 
     /// Whether that life was seen beside the present one, which may still come back, started again, for what the two
     /// ends have with each other.
-    fn is_copy(&self, now: Instant, life: LifeId, streams: &mut dyn Streams<'m>) -> bool {
+    pub(super) fn is_copy(&self, now: Instant, life: LifeId, streams: &mut dyn Streams<'m>) -> bool {
         let present = self.cells.current.get();
         let is_it = present.is_valid() && present.peer_life != life && self.cells.copy.get() == life;
         let is_kept = now.since(self.last_heard().max(self.handshake.listens_since)) < HOLD;
         if !is_it || !is_kept {
             return false;
         }
-        let mut has_streams = false;
-        streams.each(&mut |_, _| has_streams = true);
-        has_streams || self.has_something()
+        has_streams(streams) || self.has_something()
     }
 
     /// Whether the peer has something here.
@@ -337,4 +334,11 @@ impl<'m> Channel<'m> {
         self.handshake.due.add(paths);
         self.handshake.answered_paths.add(paths);
     }
+}
+
+/// Whether there is a stream of the present course.
+fn has_streams<'m>(streams: &mut dyn Streams<'m>) -> bool {
+    let mut is_one = false;
+    streams.each(&mut |_, _| is_one = true);
+    is_one
 }

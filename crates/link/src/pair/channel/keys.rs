@@ -17,7 +17,7 @@ use crate::handshake::{
     Answer, Destination, Initiator, KeySet, Positions, Proposal, Secrets, Speaker, agreed_frame,
     agreed_payload, derive, verdict,
 };
-use crate::pair::calls::{Call, Refusal, agreed_cipher};
+use crate::pair::calls::{Call, Line, Refusal, agreed_cipher};
 use crate::pair::cookies::{self, Cookie};
 use crate::paths::{PathSet, RAIL_PATHS};
 use crate::seal::Direction;
@@ -28,6 +28,17 @@ const ATTEMPTS: usize = 16;
 
 /// Key ids that one side gives: it knows which of them are in use.
 const IDS: u32 = 4;
+
+/// What an answer is good for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Its keys are those of the channel.
+    Keys,
+    /// Something else follows from it.
+    Word,
+    /// It counts for nothing: whoever else answers the same attempt is heard.
+    Nothing,
+}
 
 impl<'m> Channel<'m> {
     /// Rebuilds the ciphers from the key sets in the ledger.
@@ -207,48 +218,91 @@ impl<'m> Channel<'m> {
         let place = handshake.attempted.iter().position(|(initiator, _)| initiator.attempt == attempt);
         let place = place.ok_or(Dropped::Replay)?;
         let (initiator, begun) = &mut handshake.attempted[place];
-        let called = initiator.destination;
+        let (called, begun) = (initiator.destination, *begun);
         // A frame has a header and a tag (`Header::parse`).
-        let (answer, secrets) = initiator.finish(&frame[HEADER_LEN..frame.len() - TAG_LEN])?;
+        let message = &frame[HEADER_LEN..frame.len() - TAG_LEN];
+        if initiator.has_passed_over(message) {
+            return Err(Dropped::Replay);
+        }
+        let (answer, secrets) = initiator.finish(message)?;
         let is_called = [DomainId::default(), answer.speaker.domain].contains(&called);
         if !answer.speaker.is_named_by(header) || !is_called {
             return Err(Dropped::Malformed);
         }
-        handshake.round_trip = now.since(*begun);
-        handshake.attempted.drain(..=place);
-        if let Some(refusal) = Refusal::of(&answer) {
-            handshake.attempted.clear();
-            self.events.push_back(Event::Refused(refusal));
-            return Ok(Heard::Nothing);
+        match self.judge_answer(now, (place, begun), &answer, streams) {
+            Use::Keys => {}
+            Use::Word => return Ok(Heard::Nothing),
+            Use::Nothing => {
+                self.pass_over(place);
+                return Ok(Heard::Nothing);
+            }
         }
-        if !handshake.attempted.is_empty() {
-            // The peer keeps the keys of the greatest attempt that it has heard. Nothing was lost, it only takes so
-            // long.
-            handshake.next = Some(now + handshake.patience());
-            return Ok(Heard::Nothing);
-        }
-        let accepted = self.config.protection.ciphers();
-        if !Cipher::from_number(answer.cipher).is_some_and(|cipher| accepted.has(cipher)) {
-            return Err(Dropped::Malformed);
-        }
-        self.handshake.wait = HANDSHAKE_RETRY;
         let goes_on = answer.positions.peer != LifeId::default();
-        let Speaker { node, incarnation, life, .. } = answer.speaker;
-        if goes_on && !self.goes_on_with((node, incarnation, life), &answer.positions, streams) {
-            // The peer knows of a later course of this pair, or of another one: neither may go on with what it has.
-            self.handshake.anew = true;
-            self.handshake.next = Some(now);
-            return Ok(Heard::Nothing);
-        }
-        if !self.may_follow(now, (incarnation, life), streams) {
-            return Ok(Heard::Nothing);
-        }
         let keys = self.key_set(&answer, secrets, &answer.speaker);
         let begun = self.begun(goes_on, answer.attempt, self.side);
         self.adopt(now, KeySet { begun, ..keys }, streams);
         self.hear_answer(now, header.path());
         self.greeting.begin(now);
         Ok(Heard::Accepted)
+    }
+
+    /// What follows from an answer to the attempt in `place`, which was begun then.
+    fn judge_answer(
+        &mut self,
+        now: Instant,
+        (place, begun): (usize, Instant),
+        answer: &Answer,
+        streams: &mut dyn Streams<'m>,
+    ) -> Use {
+        let Speaker { node, incarnation, life, .. } = answer.speaker;
+        if let Some(refusal) = Refusal::of(answer) {
+            self.events.push_back(Event::Refused(refusal));
+            if self.peer_life().is_some_and(|met| met != life) {
+                // That one does not speak for the life that is met.
+                return Use::Nothing;
+            }
+            self.handshake.attempted.clear();
+            return Use::Word;
+        }
+        if self.is_copy(now, life, streams) {
+            return Use::Nothing;
+        }
+        if place + 1 < self.handshake.attempted.len() {
+            // The peer keeps the keys of the greatest attempt that it has heard. Nothing was lost, it only takes so
+            // long.
+            let handshake = &mut self.handshake;
+            handshake.attempted.drain(..=place);
+            handshake.round_trip = now.since(begun);
+            handshake.next = Some(now + handshake.patience());
+            return Use::Word;
+        }
+        let accepted = self.config.protection.ciphers();
+        let is_sealed = Cipher::from_number(answer.cipher).is_some_and(|cipher| accepted.has(cipher));
+        if !is_sealed {
+            self.cells.stats.dropped_malformed.add(1);
+        }
+        if !is_sealed || !self.may_follow(now, (incarnation, life), streams) {
+            return Use::Nothing;
+        }
+        let handshake = &mut self.handshake;
+        handshake.attempted.clear();
+        (handshake.round_trip, handshake.wait) = (now.since(begun), HANDSHAKE_RETRY);
+        let goes_on = answer.positions.peer != LifeId::default();
+        if goes_on && !self.goes_on_with((node, incarnation, life), &answer.positions, streams) {
+            // The peer knows of a later course of this pair, or of another one: neither may go on with what it has.
+            self.handshake.anew = true;
+            self.handshake.next = Some(now);
+            return Use::Word;
+        }
+        Use::Keys
+    }
+
+    /// The answer to the attempt in `place` counts for nothing.
+    fn pass_over(&mut self, place: usize) {
+        let ChannelConfig { ref identity, fabric, group, domain, peer, .. } = self.config;
+        let (initiator, _) = &mut self.handshake.attempted[place];
+        let binding = Line { identity, fabric, group }.binding(peer, domain, initiator.destination);
+        initiator.pass_over(binding);
     }
 
     /// The node that was called wants to know whether we are where we seem to be.

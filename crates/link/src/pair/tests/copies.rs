@@ -392,7 +392,7 @@ fn with_twin<'m>(arena: &'m Arena) -> (World<'m>, Node<'m>, Node<'m>) {
 
 /// The borrower calls for new keys, and the copy, which is where the line says, answers before the lender does.
 #[test]
-fn attack_a_copy_that_answers_first_does_not_get_the_borrower_of_a_lender_that_lives() {
+fn a_copy_that_answers_first_does_not_get_the_borrower_of_a_lender_that_lives() {
     let arena = Arena::default();
     let (mut world, mut lender, mut twin) = with_twin(&arena);
     let now = world.now;
@@ -405,7 +405,7 @@ fn attack_a_copy_that_answers_first_does_not_get_the_borrower_of_a_lender_that_l
 
 /// The same copy, which is known to be one: the lender that is started again answers each call a little later.
 #[test]
-fn attack_a_known_copy_that_answers_first_keeps_nobody_from_the_lender_that_is_there_again() {
+fn a_known_copy_that_answers_first_keeps_nobody_from_the_lender_that_is_there_again() {
     let arena = Arena::default();
     let (mut world, mut lender, mut twin) = with_twin(&arena);
     let now = world.now;
@@ -429,7 +429,7 @@ fn attack_a_known_copy_that_answers_first_keeps_nobody_from_the_lender_that_is_t
 
 /// Or it lives all the while, and only new keys are due.
 #[test]
-fn attack_a_known_copy_that_answers_first_keeps_nobody_from_new_keys() {
+fn a_known_copy_that_answers_first_keeps_nobody_from_new_keys() {
     let arena = Arena::default();
     let (mut world, mut lender, mut twin) = with_twin(&arena);
     let now = world.now;
@@ -594,7 +594,7 @@ fn attack_a_known_copy_of_a_lender_that_is_followed_in_the_end_is_another_peer()
 
 /// The borrower's machine may have been copied, so it sends nothing until it has new keys; its lender lives.
 #[test]
-fn attack_a_known_copy_that_answers_first_stops_nobody_who_has_to_renew_keys() {
+fn a_known_copy_that_answers_first_stops_nobody_who_has_to_renew_keys() {
     let arena = Arena::default();
     let (mut world, mut lender, mut twin) = with_twin(&arena);
     let now = world.now;

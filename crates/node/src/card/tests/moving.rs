@@ -346,7 +346,7 @@ fn run_ends(ends: &mut [(Address, End<'_>)], now: &mut Instant, time: Duration) 
 /// The lender has moved while it ran; a copy of its folder is started where the line says. New keys are due, and the
 /// borrower calls at both addresses.
 #[test]
-fn attack_a_copy_where_the_line_says_does_not_get_who_borrows_from_a_lender_that_has_moved_and_lives() {
+fn a_copy_where_the_line_says_does_not_get_who_borrows_from_a_lender_that_has_moved_and_lives() {
     let arena = Arena::default();
     let borrower = CardConfig { rekey_frames: 4000, ..config(2, borrow(BorrowEdge::Program)) };
     let mut net = Net::new(&arena);
