@@ -4,7 +4,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::RuleSet;
-use base::ids::{DomainId, Group, NodeId, RailId};
+use base::ids::{DomainId, Group, LifeId, NodeId, RailId};
 use base::ledger::{
     Arena, Cell, Counter, Hook, Journal, Layout, LayoutHash, Ledger, LedgerRoot, Owned, Owner, PageCells,
     RawMemory, Region, RegionError, RegionTable, Regions, region_bytes,
@@ -59,6 +59,8 @@ pub struct LoanCells {
     pub offer: OfferCells,
     /// Of a borrower: number of its [`link::Tenancy`]; 0 before the first.
     pub tenancy: Cell<u64>,
+    /// The same: of which fork of its lender it knows ([`link::pair::Channel::fork`]).
+    pub(crate) fork: Cell<LifeId>,
     /// The place of the peer that the stream is with, counted from 1; 0: with none yet.
     pub(crate) peer: Cell<u32>,
     /// Of a borrower: not 0 if its agent may not have heard that another node has used the drive.

@@ -524,8 +524,13 @@ impl<'m> Loan<'m> {
         channel: Option<&Channel<'m>>,
         events: &mut VecDeque<CardEvent>,
     ) {
+        let fork = channel.map(Channel::fork).unwrap_or_default();
+        let is_fork = fork != LifeId::default() && fork != self.cells.fork.get();
+        if is_fork {
+            self.cells.fork.set(self.journal, fork);
+        }
         let used = self.cells.tenancy.get();
-        if used == 0 || (used == tenancy && !channel.is_some_and(Channel::is_other_peer)) {
+        if used == 0 || (used == tenancy && !is_fork) {
             return;
         }
         self.cells.tenancy.set(self.journal, 0);

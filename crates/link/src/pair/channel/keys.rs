@@ -373,7 +373,11 @@ impl<'m> Channel<'m> {
         self.cells.stats.handshakes.add(1);
         self.events.push_back(Event::Met);
         if !same_pair {
-            self.handshake.is_other_peer = keys.is_fork_of(&old);
+            // Who was seen beside the life before is a copy of it, whatever incarnation it has now.
+            let was_beside = old.peer_life != keys.peer_life && self.cells.copy.get() == keys.peer_life;
+            if keys.is_fork_of(&old) || was_beside {
+                self.cells.fork.set(self.journal, keys.peer_life);
+            }
             self.cells.peer_generation.set(self.journal, 0);
             self.cells.course.set(self.journal, crate::tlp_digest(&keys.hash).max(1));
             self.begin_course(now, streams);

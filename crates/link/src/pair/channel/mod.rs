@@ -95,6 +95,8 @@ pub struct ChannelCells {
     reserved: Cell<u32>,
     /// Another life of the peer, seen while the present one was there: a copy of that node; zeroes: none was.
     copy: Cell<LifeId>,
+    /// The last life of the peer that was met though its state folder is a copy, or an older one; zeroes: there was none.
+    fork: Cell<LifeId>,
     /// When the peer was last heard, to within [`HEARD_STEP`].
     heard_at: Cell<u64>,
     /// By path: no packet number below is accepted from the peer's newest card, whatever our cards remember.
@@ -291,8 +293,6 @@ struct Handshake {
     probe: Option<LifeProbe>,
     /// The next attempt is to begin a new course, whatever flows.
     anew: bool,
-    /// The peer that was met last comes from a copy of the state folder of the one before.
-    is_other_peer: bool,
     /// A message, whom it is for, and the paths it shall still take.
     message: Vec<u8>,
     to: Destination,
@@ -587,10 +587,11 @@ impl<'m> Channel<'m> {
         self.config.life
     }
 
-    /// Whether the peer that was met last has the same identity as the one before, and comes from a copy of its state
-    /// folder, or from an older one.
-    pub fn is_other_peer(&self) -> bool {
-        self.handshake.is_other_peer
+    /// The last life of the peer that was met here and had the identity of the one before it, but comes from a copy of its
+    /// state folder, or from an older one: what was left at the peer before may not be there. The ledger keeps it, also
+    /// when others are met after it; zeroes where there was none.
+    pub fn fork(&self) -> LifeId {
+        self.cells.fork.get()
     }
 
     /// The largest payload of a TLP, as agreed with the peer.
@@ -752,7 +753,6 @@ impl Handshake {
             answered_paths: PathSet::default(),
             probe: None,
             anew: false,
-            is_other_peer: false,
             message: Vec::new(),
             to: Destination::default(),
             kind: Kind::Initiation,

@@ -294,7 +294,7 @@ fn a_lender_that_is_started_again_keeps_the_function_for_whom_it_belonged_to() {
     world.cut = Box::new(|_, _, _| false);
     world.run_until(SILENCE * 4, |world| world.nodes[0].is_open() && world.nodes[1].is_open());
     assert_eq!(world.nodes[1].config.disk[0].number >> 32, 1, "nobody else has used it");
-    assert!(!world.nodes[0].slots[0].channel.is_other_peer());
+    assert_eq!(world.nodes[0].slots[0].channel.fork(), base::ids::LifeId::default());
     world.write_all(0);
     world.run(50);
     assert_eq!(world.nodes[1].places[0].counts().1, 1);

@@ -391,7 +391,7 @@ fn a_copy_where_the_line_says_does_not_get_who_borrows_from_a_lender_that_has_mo
 /// The lender comes from an older state folder: its tenancy is what the borrower knows, its incarnation no greater. The
 /// borrower's card dies between meeting it and having its stream.
 #[test]
-fn attack_a_borrower_whose_card_dies_still_learns_that_its_lender_is_of_a_copied_folder() {
+fn a_borrower_whose_card_dies_still_learns_that_its_lender_is_of_a_copied_folder() {
     for dies in [false, true] {
         let arena = Arena::default();
         let borrower = config(2, borrow(BorrowEdge::Program));
@@ -445,7 +445,7 @@ fn attack_a_lender_that_is_restored_elsewhere_is_found() {
 /// It has been told once that its lender is of an older folder, and has gone on. The lender takes its drive out and puts
 /// it in again (two reloads): nobody else has used it in between.
 #[test]
-fn attack_who_was_told_of_a_copied_folder_is_not_told_again_when_its_stream_opens_anew() {
+fn who_was_told_of_a_copied_folder_is_not_told_again_when_its_stream_opens_anew() {
     let arena = Arena::default();
     let mut net = Net::new(&arena);
     let mut now = Instant::ZERO;
