@@ -207,12 +207,28 @@ impl<'m> Channel<'m> {
     /// ends have with each other.
     pub(super) fn is_copy(&self, now: Instant, life: LifeId, streams: &mut dyn Streams<'m>) -> bool {
         let present = self.cells.current.get();
-        let is_it = present.is_valid() && present.peer_life != life && self.cells.copy.get() == life;
+        let is_it = present.is_valid() && present.peer_life != life && self.is_known_copy(life);
         let is_kept = now.since(self.last_heard().max(self.handshake.listens_since)) < HOLD;
         if !is_it || !is_kept {
             return false;
         }
         has_streams(streams) || self.has_something()
+    }
+
+    /// Whether that life was ever seen beside one that was met.
+    pub(super) fn is_known_copy(&self, life: LifeId) -> bool {
+        self.cells.copies.iter().any(|copy| copy.get() == life)
+    }
+
+    /// That life was seen beside the one that is met.
+    fn note_copy(&mut self, life: LifeId) {
+        if self.is_known_copy(life) {
+            return;
+        }
+        for at in (1..self.cells.copies.len()).rev() {
+            self.cells.copies[at].set(self.journal, self.cells.copies[at - 1].get());
+        }
+        self.cells.copies[0].set(self.journal, life);
     }
 
     /// Whether the peer has something here.
@@ -286,9 +302,10 @@ impl<'m> Channel<'m> {
             return;
         }
         probe.outcome = Outcome::Lives;
-        self.cells.copy.set(self.journal, probe.life);
+        let (life, waiting) = (probe.life, probe.waiting.take());
+        self.note_copy(life);
         // What waits to be sent is better than a refusal.
-        if let Some(call) = probe.waiting.take().filter(|_| self.handshake.due.is_empty()) {
+        if let Some(call) = waiting.filter(|_| self.handshake.due.is_empty()) {
             self.refuse_twin(call, by);
         }
     }

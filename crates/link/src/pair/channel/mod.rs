@@ -70,6 +70,9 @@ pub trait Streams<'m> {
     fn each(&mut self, visit: &mut dyn FnMut(StreamId, &mut Stream<'m>));
 }
 
+/// Copies of a peer that are known at once: nobody has more of one folder by accident.
+const COPIES: usize = 8;
+
 /// The storage of a [`Channel`]. All zeroes: nobody has been met.
 #[derive(FromBytes, Layout)]
 #[repr(C)]
@@ -93,8 +96,9 @@ pub struct ChannelCells {
     /// The peer's rails.
     peer_rails: Cell<PeerRails>,
     reserved: Cell<u32>,
-    /// Another life of the peer, seen while the present one was there: a copy of that node; zeroes: none was.
-    copy: Cell<LifeId>,
+    /// Other lives of the peer, seen while one that was met was there: copies of that node; zeroes: none. The last one
+    /// first; of more the oldest are forgotten.
+    copies: [Cell<LifeId>; COPIES],
     /// The last life of the peer that was met though its state folder is a copy, or an older one; zeroes: there was none.
     fork: Cell<LifeId>,
     /// When the peer was last heard, to within [`HEARD_STEP`].

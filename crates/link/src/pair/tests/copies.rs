@@ -467,7 +467,7 @@ fn attack_a_lender_that_is_started_anew_still_knows_who_is_a_copy() {
 
 /// Two copies of one folder run: the second one that calls makes the first one be forgotten.
 #[test]
-fn attack_of_two_copies_neither_has_anything_of_who_dies() {
+fn of_two_copies_neither_has_anything_of_who_dies() {
     let arena = Arena::default();
     let mut copies = Copies::begin(&arena, 7);
     let mut third = World::pair(&arena, 1).nodes.swap_remove(0);
