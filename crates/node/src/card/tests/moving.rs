@@ -419,29 +419,6 @@ fn a_borrower_whose_card_dies_still_learns_that_its_lender_is_of_a_copied_folder
     }
 }
 
-/// The lender's folder is restored from a backup on another machine. It calls who has its function, is told that it is
-/// outdated, and is no borrower.
-#[test]
-fn attack_a_lender_that_is_restored_elsewhere_is_found() {
-    let arena = Arena::default();
-    for incarnation in [2, 1] {
-        let mut net = Net::new(&arena);
-        let mut now = Instant::ZERO;
-        net.run(&mut now, Duration::from_millis(500));
-        let mut lender = config(1, lends());
-        (lender.life, lender.seed, lender.holders) = (LifeId([8; 16]), Secret([8; 32]), net.located.clone());
-        lender.incarnation = Incarnation(incarnation);
-        net.ends[0] = End::on(lender.new_memory(&arena), lender, now);
-        net.at[0] = ELSEWHERE;
-        net.run(&mut now, Duration::from_secs(20));
-        let told = net.ends[0].events.iter().any(|event| matches!(event, CardEvent::Refused(..)));
-        assert!(
-            is_open(&net.ends[0].card, now) || told,
-            "nobody is told, and it is not found: {incarnation}"
-        );
-    }
-}
-
 /// It has been told once that its lender is of an older folder, and has gone on. The lender takes its drive out and puts
 /// it in again (two reloads): nobody else has used it in between.
 #[test]

@@ -166,7 +166,7 @@ fn no_data_leave_on_a_rail_for_where_the_peer_has_proven_to_be_for_another_one()
 
 /// Addresses change and rails fail, one at a time, and cards die; when all is well again, each rail alone serves.
 #[test]
-fn attack_whatever_moves_and_fails_each_rail_is_found_again() {
+fn whatever_moves_and_fails_each_rail_is_found_again() {
     // The rails of the borrower, by network, and how many of the lender's its line names.
     let all = [([0, 1], 2), ([2, 3], 2), ([0, 3], 2)];
     for (seed, (ids, named)) in (0..400_u64).map(|seed| (seed, all[(seed % 3) as usize])) {
