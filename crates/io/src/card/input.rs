@@ -9,8 +9,8 @@ const LEAST: u64 = 4096;
 /// How much of a connection's input this card has made present, by positions in its stream: what the kernel writes for a
 /// dying process must not fault. The memory is a ring, so all of it is, once that is as much as the ring has.
 ///
-/// A client that fills what it is offered gets twice as much: one that sends much soon has all, and of hundreds that
-/// have nothing to send a new card touches one page each.
+/// A client that fills what it is offered gets half as much again: one that sends much soon has all, one that has sent
+/// 64 KiB once has not cost as much again, and of hundreds that have nothing to send a new card touches one page each.
 pub(super) struct Present {
     from: u64,
     to: u64,
@@ -30,7 +30,7 @@ impl Present {
         }
         if self.to <= position {
             let room: usize = spans.iter().flatten().map(Span::len).sum();
-            self.to = position + present.max(LEAST).min(room as u64);
+            self.to = position + (present / 2).max(LEAST).min(room as u64);
             cut(spans, self.to - position).iter().flatten().for_each(populate);
         }
         cut(spans, self.to - position)
@@ -91,8 +91,8 @@ mod tests {
             offers.push(offered);
             position += offered as u64;
         }
-        assert_eq!(offers[..7], [4068, 4096, 8192, 16384, 32768, 65536, 131_072]);
-        assert!(offers[7..].iter().all(|offered| *offered == RING), "all of it was present once");
+        assert_eq!(offers[..6], [4068, 4096, 4096, 6144, 9216, 13824]);
+        assert!(offers[12..].iter().all(|offered| *offered == RING), "all of it was present once");
     }
 
     #[test]
