@@ -1,9 +1,9 @@
 //! Which life of the other node a channel is with.
 //!
 //! Another life of the node that is met is most likely that node, started again. It may be a copy of it as well. So it
-//! is let in when the life before has left a probe under its own keys unanswered, on all paths; else it is a twin. Who was
-//! a twin once is a copy, and not the node started again: as long as what the other life has here is kept for that, the
-//! copy is not let in, whoever is silent.
+//! is let in when the life before has left a probe under its own keys unanswered, on all paths; else it is a twin. Who
+//! was a twin once is a copy, and not the node started again: as long as what the other life has here is kept for that,
+//! the copy is not let in, whoever is silent.
 
 use base::ids::{Incarnation, LifeId};
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, SILENCE};
@@ -149,8 +149,8 @@ impl<'m> Channel<'m> {
         if pending.is_valid() && is_other && is_young && once { Verdict::Defer } else { Verdict::Accept }
     }
 
-    /// A life of the peer has answered our call. It is followed, unless another one has something here that may still be
-    /// there: then that one is asked first, and who has answered is called again.
+    /// A life of the peer has answered our call. It is followed, unless another one has something here that may still
+    /// be there: then that one is asked first, and who has answered is called again.
     pub(super) fn may_follow(
         &mut self,
         now: Instant,
