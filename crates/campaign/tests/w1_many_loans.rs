@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, number, status};
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::nbd_client::{NbdClient, Request};
 use campaign::process::{Process, poll_until, resident_kib, run};
 use campaign::scale;
@@ -176,7 +176,7 @@ fn stick(socket: &std::path::Path) -> NbdClient {
 fn verify(load: Load, socket: &std::path::Path) {
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, &report.lost), (0, 0, &None));
-    report.model.verify(&mut connect(socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(socket).unwrap()).unwrap();
 }
 
 #[test]
