@@ -127,8 +127,8 @@ impl Write {
 
 /// The model of one disk.
 pub(crate) struct DiskModel {
-    /// Whether a write that has been seen cannot happen again while the controller goes on. Where the disk has several requests at a time, those
-    /// under way when a card dies are done again in any order.
+    /// Whether a write that has been seen cannot happen again while the controller goes on. Where the disk has several
+    /// requests at a time, those under way when a card dies are done again in any order.
     once: bool,
     /// Whether the borrower keeps until a flush what was under way, also if nobody waits for it any more.
     keeps: bool,
