@@ -47,6 +47,17 @@ pub enum Access {
     },
 }
 
+impl Access {
+    /// By what its completion is told; a write has none.
+    #[must_use]
+    pub fn id(&self) -> Option<AccessId> {
+        match self {
+            Self::Write { .. } => None,
+            Self::Read { id, .. } | Self::ConfigRead { id, .. } | Self::ConfigWrite { id, .. } => Some(*id),
+        }
+    }
+}
+
 /// Why a read or a configuration write failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessError {

@@ -193,9 +193,14 @@ impl<'m> Endpoint<'m> for BorrowedDrive<'m> {
                 return true;
             }
             let Some(access) = self.driver.poll_access(now) else { return waiting };
-            // The driver refuses a function whose BARs are none before it uses them.
-            requests::issue(now, port, (&window, self.function), access)
-                .expect("our own driver accesses registers inside of the aperture");
+            let asked = access.id();
+            if requests::issue(now, port, (&window, self.function), access).is_err()
+                && let Some(id) = asked
+            {
+                // The lender has named registers where there can be none. On a bus nobody would answer there, either: a
+                // write is lost, and the driver gives the function up when what it was for has not happened.
+                self.driver.handle_access(now, id, Err(AccessError::UnsupportedRequest));
+            }
         }
         true
     }
