@@ -74,7 +74,7 @@ pub use host::vfio_user::{
 };
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::StreamStats;
-pub use link::pair::{FunctionId, LobbyStats, OfferCells, Stats as ChannelStats};
+pub use link::pair::{COPIES, FunctionId, LobbyStats, OfferCells, Stats as ChannelStats};
 pub use link::path::PRIVATE_WINDOW;
 pub use link::{
     Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Secret,

@@ -11,7 +11,7 @@ use base::ledger::Journal;
 use base::times::HOLD;
 use base::{Instant, Rule};
 use link::frame::{Header, Kind, MAX_FRAME};
-use link::pair::{Channel, ChannelConfig, Course, Heard, MAX_STREAMS, Streams};
+use link::pair::{COPIES, Channel, ChannelConfig, Course, Heard, MAX_STREAMS, Streams};
 use link::{CallName, PathConfig, PathId, PublicKey, Room, Sink, Stream, Transmit};
 
 use self::addresses::Addresses;
@@ -53,6 +53,8 @@ pub(crate) struct Contact {
     least_incarnation: Incarnation,
     /// Where it was, by rail, when it had something of this one.
     known: [Option<Address>; MAX_RAILS],
+    /// Lives of it that are copies.
+    copies: [LifeId; COPIES],
 }
 
 impl Contact {
@@ -60,7 +62,8 @@ impl Contact {
     pub(crate) fn of((key, group): (PublicKey, Group), card: &CardConfig) -> Self {
         let mut contact = Self::default();
         if let Some(holder) = card.holders.iter().find(|holder| holder.key == key) {
-            (contact.domain, contact.known) = (holder.domain, holder.addresses.map(Address::known));
+            contact.domain = holder.domain;
+            (contact.known, contact.copies) = (holder.addresses.map(Address::known), holder.copies);
         }
         for loan in &card.loans {
             let LoanRole::Borrow { lender, routes, .. } = &loan.role else { continue };
@@ -160,6 +163,7 @@ impl<'m> Peer<'m> {
             has_failed: false,
         };
         if peer.channel.peer().is_none() {
+            peer.channel.set_copies(&contact.copies);
             let known = RailId::ALL.into_iter().zip(contact.known);
             for (rail, address) in known.filter_map(|(rail, address)| Some((rail, address?))) {
                 for (own, _) in RailId::present(&card.rails) {
@@ -266,7 +270,8 @@ impl<'m> Peer<'m> {
         }
         let (_, _, domain) = self.channel.peer()?;
         let addresses = RailId::ALL.map(|rail| self.cells.proven_address(rail).into());
-        let located = Some(Whereabouts { key: self.key, domain, addresses });
+        let copies = self.channel.copies();
+        let located = Some(Whereabouts { key: self.key, domain, addresses, copies });
         let is_news = self.located != located;
         self.located = located;
         located.filter(|_| is_news)

@@ -28,10 +28,19 @@ pub enum Cause {
     OwnTwin,
     /// The same, and the peer at this address goes on with the other one.
     OwnRefusal,
+    /// The node at this address has something of this one and refuses it: it has seen a later life of it.
+    OwnOutdated,
 }
 
 impl Cause {
-    const ALL: [Self; 5] = [Self::NotAllowed, Self::Unproven, Self::Twin, Self::OwnTwin, Self::OwnRefusal];
+    const ALL: [Self; 6] = [
+        Self::NotAllowed,
+        Self::Unproven,
+        Self::Twin,
+        Self::OwnTwin,
+        Self::OwnRefusal,
+        Self::OwnOutdated,
+    ];
 
     fn code(self) -> u64 {
         1 + Self::ALL.iter().position(|cause| *cause == self).unwrap_or_default() as u64
@@ -43,7 +52,7 @@ impl Cause {
         match self {
             Self::NotAllowed | Self::Unproven => 1,
             Self::Twin => 2,
-            Self::OwnTwin | Self::OwnRefusal => 3,
+            Self::OwnTwin | Self::OwnRefusal | Self::OwnOutdated => 3,
         }
     }
 }

@@ -274,8 +274,8 @@ impl World<'_> {
         let was_outrun = core::mem::take(&mut lent.outrun[node]);
         let was_told = core::mem::replace(&mut lent.told[node], lent.tenancy.number) == lent.tenancy.number;
         if !core::mem::take(&mut lent.displaced[node]) && !was_outrun {
-            // The card before this one may have died right after it said so.
-            if was_told {
+            // The card before this one may have died right after it said so, before it served anything again.
+            if was_told && !self.is_served_again(node, loan) {
                 return;
             }
             let what = format!("node {node} was told that another one has used loan {loan}, and nobody has");
@@ -288,6 +288,13 @@ impl World<'_> {
         let lent = &mut self.loans[loan];
         lent.has_lost[node] = true;
         lent.taken_again[node] = lent.shared.tick + 1;
+    }
+
+    /// Whether what a client has asked since the node was told that another one has used the drive was served.
+    fn is_served_again(&self, node: usize, loan: usize) -> bool {
+        let since = self.loans[loan].taken_again[node];
+        let its = self.clients.iter().filter(|(seat, _)| (seat.node, seat.loan) == (node, loan));
+        its.map(|(_, client)| client.served_of).any(|asked_at| asked_at >= since)
     }
 
     /// The present life of a node.

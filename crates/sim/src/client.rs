@@ -111,6 +111,8 @@ pub(crate) struct Client {
     pub(crate) ended: u32,
     /// Of these, without an error.
     pub(crate) served: u32,
+    /// The tick at which the newest request was asked that was served.
+    pub(crate) served_of: u64,
     /// Bytes on their way to the server.
     pub(crate) outbox: Vec<u8>,
     inbox: Vec<u8>,
@@ -147,6 +149,7 @@ impl Client {
             left: requests,
             ended: 0,
             served: 0,
+            served_of: 0,
             outbox: Vec::new(),
             inbox: Vec::new(),
             asked: BTreeMap::new(),
@@ -443,6 +446,7 @@ impl Client {
         shared.tick += 1;
         self.ended += 1;
         self.served += 1;
+        self.served_of = self.served_of.max(asked.start);
         let (tick, blocks) = (shared.tick, asked.first..asked.first + asked.blocks);
         shared.bytes += asked.blocks * self.drive.block;
         match asked.command {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::{StateError, io_error};
 use crate::line::crc;
 
-/// Longest file read, in bytes: where a node is on four rails takes 400.
-const BYTES_MAX: u64 = 512;
+/// Longest file read, in bytes: where a node is on four rails, and eight copies of it, take 640.
+const BYTES_MAX: u64 = 1024;
 
 /// A value and the file it came from, for messages.
 pub(super) struct Named {

@@ -23,7 +23,7 @@ mod tests;
 
 pub use calls::{Call, Refusal, Why};
 pub use channel::{
-    Channel, ChannelCells, ChannelConfig, Course, Event, Heard, MAX_STREAMS, Said, Stats, Streams,
+    COPIES, Channel, ChannelCells, ChannelConfig, Course, Event, Heard, MAX_STREAMS, Said, Stats, Streams,
 };
 pub(crate) use control::Control;
 pub use control::{FunctionId, OpenRefusal, Wish};

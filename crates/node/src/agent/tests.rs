@@ -357,7 +357,7 @@ fn where_a_holder_is_becomes_durable_once_and_not_too_often() {
     let key = link::NodeKey::numbered(2).public();
     let at = |byte: u8| {
         let addresses = [crate::Address([byte; 28]); crate::MAX_RAILS];
-        Whereabouts { key, domain: base::ids::DomainId(2), addresses }
+        Whereabouts { key, domain: base::ids::DomainId(2), addresses, copies: Default::default() }
     };
     let store = |play: &mut Play| play.effects();
     play.agent.handle_located(play.now, at(1));

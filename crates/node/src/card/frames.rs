@@ -331,17 +331,7 @@ impl<'m> Card<'m> {
                 Event::HasTwin(at) => {
                     self.note_sighting(Cause::OwnTwin, self.config.identity.id(), Address(at).known());
                 }
-                Event::Refused(refusal) => {
-                    if let link::pair::Refusal::Twin { .. } = refusal {
-                        let at = self.peers[place].address();
-                        self.note_sighting(Cause::OwnRefusal, self.config.identity.id(), at);
-                    }
-                    for loan in 0..self.loans.len() {
-                        if self.borrows_from(loan, place) {
-                            self.events.push_back(CardEvent::Refused(loan, refusal.into()));
-                        }
-                    }
-                }
+                Event::Refused(refusal) => self.hear_refusal(place, refusal),
             }
             (0..self.loans.len()).filter(|loan| self.peer_of(*loan) == Some(place)).for_each(&mut touch);
         }
@@ -349,6 +339,22 @@ impl<'m> Card<'m> {
             let found = with_streams(&mut self.peers[place], place, &mut self.loans, |_, view| view.find(id));
             found.into_iter().for_each(&mut touch);
         }
+    }
+
+    /// The peer in a place has answered a call with no.
+    fn hear_refusal(&mut self, place: usize, refusal: link::pair::Refusal) {
+        use link::pair::Refusal as Why;
+        let its: Vec<_> = (0..self.loans.len()).filter(|loan| self.borrows_from(*loan, place)).collect();
+        let (peer, own) = (&self.peers[place], self.config.identity.id());
+        match refusal {
+            Why::Twin { .. } => self.note_sighting(Cause::OwnRefusal, own, peer.address()),
+            // It has something of this node. What this one borrows, it asks for once more, as a later life.
+            Why::Outdated { .. } if its.is_empty() => {
+                self.note_sighting(Cause::OwnOutdated, peer.node(), peer.address());
+            }
+            _ => {}
+        }
+        self.events.extend(its.into_iter().map(|loan| CardEvent::Refused(loan, refusal.into())));
     }
 
     /// Tells the agent whom the channel in a place is with, once a life.

@@ -183,7 +183,7 @@ impl Seen {
     }
 
     fn is_refusal(&self) -> bool {
-        matches!(self.cause, Cause::NotAllowed | Cause::Unproven)
+        matches!(self.cause, Cause::NotAllowed | Cause::Unproven | Cause::OwnOutdated)
     }
 
     /// It is about the identity of this node.
@@ -231,6 +231,14 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
             );
             let (function, reason) = (function.clone(), "not-lent");
             return Event::CallerRefused { node, at, reason, function, count: *count, what };
+        }
+        Cause::OwnOutdated => {
+            let what = format!(
+                "node {node} at {by} has something of this node and refuses it: it has seen a later life of it, so the state \
+                 directory here was restored or copied. If the later one is gone for good, give that node the line that is printed \
+                 here; else stop this node and start that one"
+            );
+            return Event::StateRefused { node, at, what };
         }
         Cause::Twin => {
             let what = format!(

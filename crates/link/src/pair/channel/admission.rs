@@ -203,13 +203,14 @@ impl<'m> Channel<'m> {
         })
     }
 
-    /// Whether that life was seen beside the present one, which may still come back, started again, for what the two
-    /// ends have with each other.
+    /// Whether that life was seen beside the present one, or beside those that have something here, which may still come
+    /// back, started again, for what the two ends have with each other.
     pub(super) fn is_copy(&self, now: Instant, life: LifeId, streams: &mut dyn Streams<'m>) -> bool {
         let present = self.cells.current.get();
-        let is_it = present.is_valid() && present.peer_life != life && self.is_known_copy(life);
-        let is_kept = now.since(self.last_heard().max(self.handshake.listens_since)) < HOLD;
-        if !is_it || !is_kept {
+        let is_present = present.is_valid() && present.peer_life == life;
+        let is_it = !is_present && !self.tenants.contains(&life) && self.is_known_copy(life);
+        // The time goes on while cards come and go.
+        if !is_it || now.since(self.last_heard()) >= HOLD {
             return false;
         }
         has_streams(streams) || self.has_something()
@@ -221,7 +222,7 @@ impl<'m> Channel<'m> {
     }
 
     /// That life was seen beside the one that is met.
-    fn note_copy(&mut self, life: LifeId) {
+    pub(super) fn note_copy(&mut self, life: LifeId) {
         if self.is_known_copy(life) {
             return;
         }
@@ -330,6 +331,11 @@ impl<'m> Channel<'m> {
         let (current, pending) = (self.cells.current.get(), self.cells.pending.get());
         if !pending.is_valid() || !current.is_valid() || pending.peer_life == current.peer_life {
             return;
+        }
+        // What this card has sent was answered after a card before it had let the other one in. An answer to this card's
+        // own probe is noted where that ends, and one to what was sent before may have taken its time.
+        if self.cells.pending_at.get() <= self.handshake.listens_since.as_nanos() {
+            self.note_copy(pending.peer_life);
         }
         self.cells.pending.set(self.journal, KeySet { valid: 0, ..pending });
         self.load_keys();

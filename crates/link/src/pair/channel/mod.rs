@@ -71,7 +71,7 @@ pub trait Streams<'m> {
 }
 
 /// Copies of a peer that are known at once: nobody has more of one folder by accident.
-const COPIES: usize = 8;
+pub const COPIES: usize = 8;
 
 /// The storage of a [`Channel`]. All zeroes: nobody has been met.
 #[derive(FromBytes, Layout)]
@@ -454,6 +454,18 @@ impl<'m> Channel<'m> {
         self.tenants.extend(lives);
     }
 
+    /// These lives of the peer are copies of it, as a lender that was started anew has kept. See [`Channel::copies`].
+    pub fn set_copies(&mut self, lives: &[LifeId]) {
+        // The last one first.
+        let known = lives.iter().rev().filter(|life| **life != LifeId::default());
+        known.for_each(|life| self.note_copy(*life));
+    }
+
+    /// Lives of the peer that were seen beside one that was met; zeroes: none.
+    pub fn copies(&self) -> [LifeId; COPIES] {
+        self.cells.copies.each_ref().map(Cell::get)
+    }
+
     /// This machine may go on somewhere else, too, from the same memory: there are to be keys that depend on `seed`,
     /// which is new and random. Until then nothing is sent under those that the other one has, but for what it would
     /// send as well.
@@ -702,7 +714,8 @@ impl<'m> Channel<'m> {
     /// The peer is there.
     fn hear_peer(&mut self, now: Instant) {
         self.handshake.last_heard = now;
-        if now.since(Instant::from_nanos(self.cells.heard_at.get())) >= HEARD_STEP {
+        let known = Instant::from_nanos(self.cells.heard_at.get());
+        if known == Instant::ZERO || now.since(known) >= HEARD_STEP {
             self.cells.heard_at.set(self.journal, now.as_nanos());
         }
     }

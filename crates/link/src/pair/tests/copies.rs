@@ -501,6 +501,57 @@ fn of_two_copies_neither_has_anything_of_who_dies() {
     assert_eq!(copies.peer_life(), original, "both were refused as copies, and have run all the while");
 }
 
+/// The card of the lender dies now and then; the hold time goes on meanwhile, as it does for the function.
+#[test]
+fn what_is_kept_from_a_copy_is_kept_for_the_hold_time_and_not_longer() {
+    for restarts in [false, true] {
+        let arena = Arena::default();
+        let mut copies = Copies::begin(&arena, 7);
+        copies.renew(COPY);
+        copies.run_for(RAIL_VERDICT);
+        assert!(copies.is_twin(COPY));
+        copies.is_there[ORIGINAL] = false;
+        for _ in 0..4 {
+            copies.now += Duration::from_secs(200);
+            let now = copies.now;
+            if restarts {
+                copies.lender.restart(now);
+            }
+            copies.run_for(Duration::from_secs(3));
+        }
+        assert!(copies.is_open(COPY), "800 s, and its life before was heard by no card: {restarts}");
+    }
+}
+
+/// The other one was slow, so the copy was let in; before it comes, the other one is heard, and it is not let in any
+/// more. Then the other one dies.
+#[test]
+fn who_was_not_let_in_any_more_is_a_copy_too() {
+    for dies in [false, true] {
+        let arena = Arena::default();
+        let mut copies = Copies::begin(&arena, 7);
+        copies.renew(COPY);
+        copies.is_there[ORIGINAL] = false;
+        while !copies.lender.slots[0].channel.has_pending_for_test() {
+            copies.run(1);
+        }
+        let (original, now) = (copies.peer_life(), copies.now);
+        if dies {
+            copies.lender.restart(now);
+        }
+        copies.is_there = [true, false];
+        copies.run(200);
+        assert!(
+            !copies.lender.slots[0].channel.has_pending_for_test(),
+            "it was heard, and the offer withdrawn"
+        );
+        assert!(copies.peer_life() == original && copies.is_open(ORIGINAL));
+        copies.is_there = [false, true];
+        copies.run_for(RAIL_VERDICT * 30);
+        assert_eq!(copies.peer_life(), original, "the copy was there while the other one was: {dies}");
+    }
+}
+
 /// The hold time is over, and the lender has not come back: its copy, known as such, is followed. What its drives hold is
 /// not what the borrower left at the lender, though the tenancy that the copy tells is the same.
 #[test]

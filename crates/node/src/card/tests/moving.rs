@@ -447,3 +447,69 @@ fn who_was_told_of_a_copied_folder_is_not_told_again_when_its_stream_opens_anew(
     assert!(is_open(&net.ends[1].card, now), "it has it again");
     assert_eq!(told(&net), 1, "nobody has used it in between, and what was kept is given up");
 }
+
+/// The lender's folder is restored elsewhere, so it calls the borrower, which has seen what was started from it since.
+#[test]
+fn a_lender_of_an_older_folder_that_is_refused_says_who_has_seen_a_later_life() {
+    let arena = Arena::default();
+    let mut net = Net::new(&arena);
+    let mut now = Instant::ZERO;
+    net.run(&mut now, Duration::from_millis(500));
+    let mut older = config(1, lends());
+    (older.life, older.seed) = (LifeId([8; 16]), Secret([8; 32]));
+    older.holders.clone_from(&net.located);
+    net.ends[0] = End::on(older.new_memory(&arena), older, now);
+    net.at[0] = ELSEWHERE;
+    net.run(&mut now, Duration::from_secs(20));
+    assert!(!is_open(&net.ends[0].card, now));
+    let seen: Vec<_> = net.ends[0].card.ledger.root.sightings.all().collect();
+    let [it] = &seen[..] else { panic!("{seen:?}") };
+    let node = NodeKey::numbered(2).id();
+    assert_eq!((it.cause, it.node, it.at), (Cause::OwnOutdated, node, Some(BORROWER)));
+    // The operator has the borrower look for it there: it goes on, and knows that the drive may be another one.
+    net.at[0] = LENDER;
+    net.run(&mut now, Duration::from_secs(5));
+    assert!(net.ends[1].events.contains(&CardEvent::Overtaken(0)));
+    assert!(net.is_served(&mut now));
+}
+
+/// A copy of who has the function was refused; then the lender begins anew, and who has the function is away.
+#[test]
+fn a_lender_that_begins_anew_knows_who_is_a_copy() {
+    let copied = LifeId([7; 16]);
+    for knows in [true, false] {
+        let arena = Arena::default();
+        let mut now = Instant::ZERO;
+        let mut net = Net::new(&arena);
+        net.run(&mut now, Duration::from_millis(500));
+        let mut copy = config(2, borrow(BorrowEdge::Program));
+        (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), copied, Secret([7; 32]));
+        let copy = End::on(copy.new_memory(&arena), copy, now);
+        let [lender, borrower] = net.ends;
+        let mut ends = [(LENDER, lender), (BORROWER, borrower), (STRANGER, copy)];
+        run_ends(&mut ends, &mut now, Duration::from_secs(3));
+        assert!(is_open(&ends[0].1.card, now) && !is_open(&ends[2].1.card, now));
+        let located = |event: &CardEvent| match event {
+            CardEvent::Located(holder) => Some(*holder),
+            _ => None,
+        };
+        let mut holder = ends[0].1.events.iter().rev().find_map(located).expect("it is news who is a copy");
+        assert!(holder.copies.contains(&copied) && holder.addresses[0] == BORROWER);
+        if !knows {
+            holder.copies = Default::default();
+        }
+        let mut anew = config(1, lends());
+        (anew.incarnation, anew.life, anew.seed) = (Incarnation(2), LifeId([8; 16]), Secret([8; 32]));
+        anew.holders = vec![holder];
+        let anew = End::on(anew.new_memory(&arena), anew, now);
+        let [_, _, copy] = ends;
+        let mut ends = [(LENDER, anew), (STRANGER, copy)];
+        run_ends(&mut ends, &mut now, Duration::from_secs(20));
+        assert_eq!(is_open(&ends[1].1.card, now), !knows);
+        // What is kept is kept for the hold time, and not longer.
+        run_ends(&mut ends, &mut now, Duration::from_millis(10));
+        now += base::times::HOLD;
+        run_ends(&mut ends, &mut now, Duration::from_secs(5));
+        assert!(is_open(&ends[1].1.card, now));
+    }
+}
