@@ -1,5 +1,5 @@
-//! Frames against both ends of a live, sealed channel with a stream: lost, repeated, changed, held back, or any bytes. Every TLP
-//! arrives at most once and in order, and when the network is good again, all do.
+//! Frames against both ends of a live, sealed channel with a stream: lost, repeated, changed, held back, or any bytes.
+//! Every TLP arrives at most once and in order, and when the network is good again, all do.
 #![no_main]
 
 use core::time::Duration;

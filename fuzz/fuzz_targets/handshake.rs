@@ -51,7 +51,7 @@ enum Step {
 
 /// What the header of a message says that is not the same in all.
 #[derive(Clone, Copy)]
-struct Way {
+struct Egress {
     source: u32,
     destination: u32,
     channel: u32,
@@ -59,7 +59,7 @@ struct Way {
     number: u64,
 }
 
-impl Way {
+impl Egress {
     /// Of a first message to whoever hears it, or of an answer to none.
     fn of(kind: Kind) -> Self {
         let (source, destination, channel) = match kind {
@@ -70,7 +70,7 @@ impl Way {
     }
 }
 
-fn frame(kind: Kind, way: Way, body: &[u8]) -> Vec<u8> {
+fn frame(kind: Kind, way: Egress, body: &[u8]) -> Vec<u8> {
     // A first message has a second mark, which is made with a cookie: of whom nobody has given one, zeroes.
     let end = OVERHEAD + body.len();
     let mut frame = vec![0; if kind == Kind::Initiation { end + TAG_LEN } else { end }];
@@ -149,7 +149,7 @@ impl<'m> World<'m> {
         Self { end: End::new(arena, role, 1, REKEY_FRAMES), now, buffer, initiation: None }
     }
 
-    fn take(&mut self, kind: Kind, way: Way, body: &[u8]) {
+    fn take(&mut self, kind: Kind, way: Egress, body: &[u8]) {
         self.end.handle_frame(self.now, &mut frame(kind, way, body), &[1]);
         self.drain();
     }
@@ -195,7 +195,7 @@ fuzz_target!(|steps: Vec<Step>| {
                 let mut state = builder.build_initiator().expect("a state of the pattern");
                 let mut sealed = [0; 2048];
                 let len = state.write_message(&message, &mut sealed).expect("a message fits");
-                let way = Way { source, destination, incarnation, ..Way::of(Kind::Initiation) };
+                let way = Egress { source, destination, incarnation, ..Egress::of(Kind::Initiation) };
                 lender.take(Kind::Initiation, way, &sealed[..len]);
             }
             Step::Answer { verdict, key_id, bytes, honest, source, said } => {
@@ -224,13 +224,13 @@ fuzz_target!(|steps: Vec<Step>| {
                 let mut sealed = [0; 2048];
                 let len = state.write_message(&message, &mut sealed).expect("a message fits");
                 let (source, number) = (domain(*source, LENDER), u64::from_le_bytes(called_in));
-                let way = Way { source, number, ..Way::of(Kind::Response) };
+                let way = Egress { source, number, ..Egress::of(Kind::Response) };
                 borrower.take(Kind::Response, way, &sealed[..len]);
             }
             Step::Raw { lender: to_lender, kind, bytes } => {
                 let world = if *to_lender { &mut lender } else { &mut borrower };
                 let kind = if *kind { Kind::Initiation } else { Kind::Response };
-                world.take(kind, Way::of(kind), &bytes[..bytes.len().min(4096)]);
+                world.take(kind, Egress::of(kind), &bytes[..bytes.len().min(4096)]);
             }
             Step::Wait { millis } => {
                 let time = Duration::from_millis((*millis).into());

@@ -10,7 +10,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
     Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, LendConfig, LoanConfig, LoanRole,
-    MediaError, MediaId, Name, NodeKey, RailConfig, Route, Secret, Tenancy, Way,
+    MediaError, MediaId, Name, NodeKey, RailConfig, Route, Secret, Tenancy, Egress,
 };
 
 use crate::frames::{Body, Which, behind_key, seal};
@@ -141,13 +141,13 @@ impl<'m> World<'m> {
                     }
                     let address = if from == 0 { BORROWER } else { LENDER };
                     match out.way {
-                        Way::Rail(rail) => cards[1 - from].handle_frame(now, rail, address, frame),
-                        Way::Private(_) => {
+                        Egress::Rail(rail) => cards[1 - from].handle_frame(now, rail, address, frame),
+                        Egress::Shm(_) => {
                             if from != end as usize {
                                 let name = *frame.last_chunk::<TAG_LEN>().expect("a frame has a tag");
                                 private = Header::parse(frame).ok().map(|header| (header, name));
                             }
-                            cards[1 - from].handle_private_frame(now, PEER, frame);
+                            cards[1 - from].handle_shm_frame(now, PEER, frame);
                         }
                     }
                 }
@@ -156,8 +156,8 @@ impl<'m> World<'m> {
             if ready && header.is_some() && private.is_some() {
                 break;
             }
-            if ready && cards[0].channel(PEER).is_some_and(|channel| channel.private_status(now).is_none()) {
-                cards.iter_mut().for_each(|card| card.set_private(now, PEER, true));
+            if ready && cards[0].channel(PEER).is_some_and(|channel| channel.shm_status(now).is_none()) {
+                cards.iter_mut().for_each(|card| card.set_shm(now, PEER, true));
             }
         }
         assert!(cards[0].borrowed(0).is_some_and(|drive| drive.driver.is_ready()), "two cards meet");
@@ -231,10 +231,10 @@ impl<'m> World<'m> {
                 let mut frame = vec![0; HEADER_LEN];
                 sent.write(&mut frame);
                 frame.extend([&body[..], name].concat());
-                self.card.handle_private_frame(self.now, PEER, &mut frame);
+                self.card.handle_shm_frame(self.now, PEER, &mut frame);
             }
-            Step::Share { is_there } => self.card.set_private(self.now, PEER, *is_there),
-            Step::PrivateBytes(bytes) => self.card.handle_private_frame(self.now, PEER, &mut bytes.clone()),
+            Step::Share { is_there } => self.card.set_shm(self.now, PEER, *is_there),
+            Step::PrivateBytes(bytes) => self.card.handle_shm_frame(self.now, PEER, &mut bytes.clone()),
             Step::Bytes(bytes) => {
                 self.card.handle_frame(self.now, RailId::ALL[0], BORROWER, &mut bytes.clone())
             }

@@ -314,8 +314,8 @@ impl DomainBlock {
         Self { base: node.0 & !(DERIVED - 1), len: DERIVED, node }
     }
 
-    /// `len` domains from `base` on, of which the first is the node's own. `None` unless `len` is a power of two, `base`
-    /// a multiple of it, and all are domains of a fabric; zero is nobody's.
+    /// `len` domains from `base` on, of which the first is the node's own. `None` unless `len` is a power of two,
+    /// `base` a multiple of it, and all are domains of a fabric; zero is nobody's.
     pub fn new(base: u32, len: u32) -> Option<Self> {
         let fits = base > 0 && u64::from(base) + u64::from(len) <= 1 << DomainId::BITS;
         let is_block = len.is_power_of_two() && base.is_multiple_of(len) && fits;

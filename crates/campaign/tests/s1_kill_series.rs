@@ -172,8 +172,8 @@ fn kill_series(name: &str, world: &World, beside: &Machine, wanted: u32) {
             let of = if lender_first { "lender" } else { "borrower" };
             let counted = [of_borrower.counted().unwrap(), of_lender.counted().unwrap()].join("; ");
             scale::report(&format!(
-                "{name}: blow {blows}, {kind}, the {of}'s first: {gap:?} without a reply, of which the test itself stood \
-                 still for {stall:?}; {counted}"
+                "{name}: blow {blows}, {kind}, the {of}'s first: {gap:?} without a reply, of which the test itself \
+                 stood still for {stall:?}; {counted}"
             ));
         }
         gaps[blow as usize].push(gap.as_secs_f64());

@@ -82,8 +82,8 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
 }
 
 /// T5: messages of handshakes, true ones that are repeated, changed ones and such as come back to who has sent them,
-/// 10,000 a second from a hundred addresses, both ways. Nobody loses a loan, a newcomer is let in meanwhile, processes do
-/// not grow, and no answer is larger than what it answers.
+/// 10,000 a second from a hundred addresses, both ways. Nobody loses a loan, a newcomer is let in meanwhile, processes
+/// do not grow, and no answer is larger than what it answers.
 #[test]
 fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
     let _exclusive = scale::exclusive();

@@ -105,8 +105,8 @@ fn name_monitor(world: &World, vm: &Vm) {
 fn domain(world: &World, qmp: &Path, remove_after_s: u32) -> String {
     let dir = world.left().dir().display();
     format!(
-        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = {remove_after_s}\n\
-         [[domains.slots]]\nname = 'disk'\nsocket = '{dir}/disk.sock'\nbus = 'rp1'\n",
+        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = \
+         {remove_after_s}\n [[domains.slots]]\nname = 'disk'\nsocket = '{dir}/disk.sock'\nbus = 'rp1'\n",
         qmp.display()
     )
 }

@@ -25,8 +25,8 @@ fn start_database(vm: &mut Vm, first: u64) -> Job {
     vm.start(&format!(
         "i={first}; {{ echo 'PRAGMA synchronous=FULL;'; while [ ! -e /run/enough ]; do \
          echo \"INSERT INTO t VALUES($i, randomblob(60000)); SELECT 'done', $i;\"; i=$((i + 1)); \
-         while [ $(( i - $(tail -c 4096 /run/reported | sed -n 's/.*done|//p' | tail -n 1) )) -gt 3 ]; do usleep 2000; done; done; }} \
-         | sqlite3 -interactive -bail /mnt/db >>/run/reported 2>&1"
+         while [ $(( i - $(tail -c 4096 /run/reported | sed -n 's/.*done|//p' | tail -n 1) )) -gt 3 ]; do usleep 2000; \
+         done; done; }} | sqlite3 -interactive -bail /mnt/db >>/run/reported 2>&1"
     ))
     .unwrap()
 }

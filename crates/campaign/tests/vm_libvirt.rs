@@ -147,7 +147,8 @@ fn example(name: &str, replaced: &[(&str, &str)]) -> String {
 /// The example's domain with the kit's QEMU, and with the serial ports that the kit's guests speak at.
 fn domain(machine: &Machine) -> PathBuf {
     let ports = "<serial type='file'><source path='/var/lib/libvirt/console.log'/><target port='0'/></serial>\n\
-                 <serial type='unix'><source mode='connect' path='/var/lib/libvirt/shell.sock'/><target port='1'/></serial>";
+                 <serial type='unix'><source mode='connect' path='/var/lib/libvirt/shell.sock'/><target \
+                 port='1'/></serial>";
     let text = example(
         "libvirt.xml",
         &[

@@ -108,12 +108,13 @@ impl Bench {
         let found = self.vm.check(first).unwrap();
         assert_eq!(*self.content[drive].get_or_insert_with(|| found.clone()), found, "drive {drive}");
         let write = "dd if=/dev/urandom bs=64k count=16 2>/dev/null >/run/first; \
-                     dd if=/run/first of=$(ls /dev/nvme?n1) bs=64k oflag=direct conv=fsync 2>/dev/null; md5sum </run/first";
+                     dd if=/run/first of=$(ls /dev/nvme?n1) bs=64k oflag=direct conv=fsync 2>/dev/null; md5sum \
+                     </run/first";
         self.content[drive] = Some(self.vm.check(write).unwrap());
         // Not verified: fio takes reads at a drive's end, which is where a drive that has gone ends, for what they were
         // to read. It says the same of QEMU's own drives.
-        let load = "fio --name=load --filename=$(ls /dev/nvme?n1) --direct=1 --ioengine=libaio --rw=randrw --bsrange=4k-64k \
-                    --iodepth=16 --offset=1M --thread --time_based --runtime=1000";
+        let load = "fio --name=load --filename=$(ls /dev/nvme?n1) --direct=1 --ioengine=libaio --rw=randrw \
+                    --bsrange=4k-64k --iodepth=16 --offset=1M --thread --time_based --runtime=1000";
         let job = self.vm.start(load).unwrap();
         self.vm.wait_for(LONG, "awk '$5 < 200 { exit 1 }' /sys/block/nvme?n1/stat").unwrap();
         job

@@ -18,14 +18,15 @@ use std::path::Path;
 /// Where drives have what outlives a reset: 2 MiB from here.
 const KEPT: &str = "bs=64k skip=1536 count=32";
 /// And where the guest writes: nothing else does.
-const LOAD: &str = "--filename=/dev/nvme0n1 --bs=4k --iodepth=32 --offset=64M --size=16M --verify_backlog=64 --time_based \
-                    --runtime=1000";
+const LOAD: &str = "--filename=/dev/nvme0n1 --bs=4k --iodepth=32 --offset=64M --size=16M --verify_backlog=64 \
+                    --time_based --runtime=1000";
 
 impl Bench {
     /// Writes what is to outlive what follows; returns its sum.
     fn keep(&mut self) -> String {
         let write = "dd if=/dev/urandom of=/run/kept bs=64k count=32 2>/dev/null; \
-                     dd if=/run/kept of=/dev/nvme0n1 bs=64k seek=1536 oflag=direct conv=fsync 2>/dev/null; md5sum </run/kept";
+                     dd if=/run/kept of=/dev/nvme0n1 bs=64k seek=1536 oflag=direct conv=fsync 2>/dev/null; md5sum \
+                     </run/kept";
         self.vm.check(write).unwrap()
     }
 
@@ -94,8 +95,9 @@ fn reset_by(bench: &mut Bench, method: &str, rounds: u32) {
 
 /// What the guest starts another kernel with, which is on its drive.
 const LOAD_KERNEL: &str = "mkdir -p /run/boot && mount -t vfat -o ro /dev/nvme0n1p1 /run/boot && \
-                           kexec $MODE /run/boot/vmlinuz --initrd=/run/boot/initramfs --append=\"console=ttyS0 panic=-1 \
-                           cryptomgr.notests no_timer_check guest.modules=nvme nvme_core.io_timeout=5 reset_devices\" && umount /run/boot";
+                           kexec $MODE /run/boot/vmlinuz --initrd=/run/boot/initramfs --append=\"console=ttyS0 \
+                           panic=-1 cryptomgr.notests no_timer_check guest.modules=nvme nvme_core.io_timeout=5 \
+                           reset_devices\" && umount /run/boot";
 
 /// The guest starts another kernel while it writes: in order, where its driver disables the controller before, or after
 /// a crash, where nobody does.

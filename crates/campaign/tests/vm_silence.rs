@@ -66,7 +66,8 @@ fn start(kit: &Kit, name: &str, hot_plug: HotPlug, names: &[&str], driver_s: f64
 fn watch_processors(vm: &mut Vm) {
     let watch = format!(
         "last=0; sum=0; while read -r up _ </proc/uptime; do now=${{up%.*}}${{up#*.}}; gap=$((now - last)); \
-         if [ $last -gt 0 ] && [ $gap -gt {GAP_CS} ]; then sum=$((sum + gap)); echo $sum; fi; last=$now; usleep 50000; done"
+         if [ $last -gt 0 ] && [ $gap -gt {GAP_CS} ]; then sum=$((sum + gap)); echo $sum; fi; last=$now; usleep 50000; \
+         done"
     );
     vm.check(&format!("cat >/run/watch <<'END'\n{watch}\nEND")).unwrap();
     for processor in 0..2 {
@@ -90,7 +91,8 @@ fn w12_a_raid_goes_on_and_gets_its_drive_back() {
     let drives = vm.check("ls /dev/nvme?n1 | xargs").unwrap();
     let drives = drives.trim();
     vm.check(&format!(
-        "export MDADM_NO_UDEV=1; mdadm --create /dev/md0 --run --level=1 --raid-devices=2 --assume-clean --metadata=1.0 {drives}"
+        "export MDADM_NO_UDEV=1; mdadm --create /dev/md0 --run --level=1 --raid-devices=2 --assume-clean \
+         --metadata=1.0 {drives}"
     ))
     .unwrap();
     watch_processors(&mut vm);
@@ -128,7 +130,8 @@ fn w12_a_raid_goes_on_and_gets_its_drive_back() {
     // It comes back, as another drive to the guest: the old one has been given up.
     lenders[1] = start_lender(&world, NAMES[1]);
     let add = "mdadm /dev/md0 --remove failed; \
-               for d in /dev/nvme?n1; do grep -q ${d#/dev/} /proc/mdstat || { mdadm /dev/md0 --add $d && exit 0; }; done; exit 1";
+               for d in /dev/nvme?n1; do grep -q ${d#/dev/} /proc/mdstat || { mdadm /dev/md0 --add $d && exit 0; }; \
+               done; exit 1";
     vm.wait_for(LONG, add).unwrap_or_else(|error| panic!("{error}\n{}", host.process.tail()));
     vm.wait_for(LONG, "grep '\\[UU\\]' /proc/mdstat").unwrap();
     vm.check("mdadm --stop /dev/md0").unwrap();

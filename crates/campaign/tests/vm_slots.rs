@@ -30,7 +30,8 @@ fn fio(seconds: u32) -> String {
     let time = if seconds > 0 { format!("--time_based --runtime={seconds}") } else { String::new() };
     format!(
         "fio --name=job --filename=/dev/nvme0n1 --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k \
-         --size=16M --io_size=4M --verify=crc32c --verify_fatal=1 --verify_backlog=64 --thread {time} --output-format=json"
+         --size=16M --io_size=4M --verify=crc32c --verify_fatal=1 --verify_backlog=64 --thread {time} \
+         --output-format=json"
     )
 }
 

@@ -151,7 +151,8 @@ fn w2_sixty_four_functions_and_a_noisy_neighbour() {
     let noisy = (noise.done() - before) as f64 / start.elapsed().as_secs_f64();
     let (median_alone, median, least) = (alone[31], beside[31], beside[0]);
     scale::report(&format!(
-        "w2: 63 quiet functions: {median_alone:.0} requests/s each alone, {median:.0} (least {least:.0}) beside a neighbour with {noisy:.0}"
+        "w2: 63 quiet functions: {median_alone:.0} requests/s each alone, {median:.0} (least {least:.0}) beside a \
+         neighbour with {noisy:.0}"
     ));
     // Without shares, 64 requests of one would leave the 63 of the others half of what they had, and one in front of
     // the others nothing. Clients and both cards share two cores, so the noise costs more than the medium.

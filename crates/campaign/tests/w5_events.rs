@@ -1,5 +1,5 @@
-//! W5: what has happened in a node, by `causeway events`: a killed card and its successor, a refused borrower, a follower
-//! that never reads, and how following ends.
+//! W5: what has happened in a node, by `causeway events`: a killed card and its successor, a refused borrower, a
+//! follower that never reads, and how following ends.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -200,8 +200,8 @@ fn w5_the_map_has_both_ends_of_a_loan() {
     };
     let (at_lender, at_borrower) = (map(world.right(), "lender"), map(world.left(), "borrower"));
     assert_eq!((&at_lender["version"], &at_lender["node"]["name"]), (&1.into(), &"lender".into()));
-    // What one end puts on its requests is what the other one grants something to: who receives them gives the id, of the
-    // loan in its first place this one.
+    // What one end puts on its requests is what the other one grants something to: who receives them gives the id, of
+    // the loan in its first place this one.
     for (from, to) in [(&at_lender, &at_borrower), (&at_borrower, &at_lender)] {
         let (window, domain) = (&from["windows"][0], &to["domains"][0]);
         let requester = &window["requester"];

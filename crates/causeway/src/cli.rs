@@ -278,8 +278,8 @@ pub struct IdArgs {
     /// The node; needed unless a single one runs. One that does not run has an id from now on
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
-    /// Where key, identity and generations of a node that does not run are kept [default: $XDG_STATE_HOME/causeway/NAME,
-    /// for root /var/lib/causeway/NAME]
+    /// Where key, identity and generations of a node that does not run are kept [default:
+    /// $XDG_STATE_HOME/causeway/NAME, for root /var/lib/causeway/NAME]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 }

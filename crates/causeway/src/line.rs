@@ -334,7 +334,8 @@ pub enum LineError {
     },
     /// A character that no key has.
     #[error(
-        "typing error in the key of the loan line: its character {position} cannot be part of any key; copy the line again"
+        "typing error in the key of the loan line: its character {position} cannot be part of any key; copy the line \
+         again"
     )]
     KeyCharacter {
         /// Where in the key's text, from 1.

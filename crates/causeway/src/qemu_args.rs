@@ -77,7 +77,8 @@ fn slots_of(name: &NodeName) -> Result<Vec<String>, Failure> {
     let sockets = sockets_of(name, |_| true)?;
     if sockets.is_empty() {
         return Err(Failure::refused(format!(
-            "{name} has nothing for virtual machines; borrow something with --vm PATH, or name a socket by a path with a slash"
+            "{name} has nothing for virtual machines; borrow something with --vm PATH, or name a socket by a path with \
+             a slash"
         )));
     }
     Ok(sockets)

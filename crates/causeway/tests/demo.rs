@@ -35,7 +35,8 @@ fn assert_refused(output: &Output, words: &[&str]) {
 #[test]
 fn what_keeps_a_guest_from_this_machine_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let mirror = "case $* in indextargets*) echo http://mirror.test/debian/ main ;; *) echo E: no network; exit 100 ;; esac";
+    let mirror = "case $* in indextargets*) echo http://mirror.test/debian/ main ;; *) echo E: no network; exit 100 ;; \
+                  esac";
     for (programs, words) in [
         (("uname", "echo aarch64"), ["this is aarch64", "x86_64"]),
         (("apt-get", "exit 1"), ["no Debian mirror", "apt sources"]),

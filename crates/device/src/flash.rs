@@ -81,8 +81,8 @@ impl fmt::Display for FlashError {
             }
             Self::TooSlow(kind) => write!(
                 f,
-                "it takes more than {} s for a full queue of {kind}s ({QUEUE} of 128 KiB), and would be taken for dead; \
-                 raise its rates, or lower what divides them",
+                "it takes more than {} s for a full queue of {kind}s ({QUEUE} of 128 KiB), and would be taken for \
+                 dead; raise its rates, or lower what divides them",
                 PATIENCE.as_secs()
             ),
             Self::Latency(latency) => write!(f, "a latency of {latency:?} is longer than a second"),

@@ -5,8 +5,8 @@ use crate::grants::PAGE;
 use crate::{APERTURE_BITS, FabricAddress};
 
 /// A non-transparent bridge out of a domain: adds the target's domain and place to an address, and rewrites the
-/// requester to the id by which the target knows it. Over which rail it leads is said when a frame is filled, since that
-/// is another one whenever it is sent on another path.
+/// requester to the id by which the target knows it. Over which rail it leads is said when a frame is filled, since
+/// that is another one whenever it is sent on another path.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// The domain behind the window.

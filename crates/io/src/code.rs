@@ -11,8 +11,8 @@ const MAPS: &str = "/proc/self/smaps";
 const OWN: [&str; 3] = ["Anonymous:", "Swap:", "Locked:"];
 
 /// Gives up all pages of code. Those that run are mapped again when they are, from the kernel's cache: so what has only
-/// been needed to start does not stay. Costs a page fault of about a microsecond for each 64 KiB that run. Mappings that
-/// are not as their files are stay as they are.
+/// been needed to start does not stay. Costs a page fault of about a microsecond for each 64 KiB that run. Mappings
+/// that are not as their files are stay as they are.
 ///
 /// # Errors
 /// The kernel does not tell what is mapped, or does not take some of it back; nothing else comes of that.

@@ -1,7 +1,7 @@
 //! What happens in a running node: one list of all of it.
 //!
-//! Whoever finds that something has happened says an [`Event`], once ([`Event::say`]). It becomes a line of the log, and
-//! the program keeps it for `causeway events`: both have the same words and the same values.
+//! Whoever finds that something has happened says an [`Event`], once ([`Event::say`]). It becomes a line of the log,
+//! and the program keeps it for `causeway events`: both have the same words and the same values.
 //!
 //! A kind is for programs: it keeps its name and its values, and is added, never renamed. Values in brackets are words
 //! of the message and nothing else; they may change. Times are in seconds, rounded to microseconds.
@@ -122,8 +122,8 @@ events! {
 
     /// The card is in one system call all the time.
     Warning "card-stuck" CardStuck { pid: i32, generation: u64, state: &'static str, for_s: u64 }
-    => "the card has been in one system call for {for_s} s and serves nobody meanwhile; it is left alone, since killing it \
-        would not end the call: look at the disk behind what is lent"
+    => "the card has been in one system call for {for_s} s and serves nobody meanwhile; it is left alone, since \
+        killing it would not end the call: look at the disk behind what is lent"
 
     /// It has come out of that.
     Info "card-free" CardFree { pid: i32, generation: u64, after_s: f64 } => "the card goes on"
@@ -165,13 +165,13 @@ events! {
 
     /// This machine goes on from a snapshot.
     Info "machine-restored" MachineRestored {}
-    => "this machine was restored from a snapshot: the keys of all loans are renewed, and what is borrowed is borrowed anew, \
-        since the drives may have gone on meanwhile"
+    => "this machine was restored from a snapshot: the keys of all loans are renewed, and what is borrowed is borrowed \
+        anew, since the drives may have gone on meanwhile"
 
     /// It may.
     Info "machine-perhaps-restored" MachinePerhapsRestored {}
-    => "the kernel had more events than it could keep for this node, and one may have said that this machine was restored from \
-        a snapshot: the keys of all loans are renewed, which does no harm"
+    => "the kernel had more events than it could keep for this node, and one may have said that this machine was \
+        restored from a snapshot: the keys of all loans are renewed, which does no harm"
 
     /// Clients of edges wait.
     Warning "clients-waiting" ClientsWaiting { error: String, again_in_s: f64 } => "clients cannot be accepted for now"
@@ -206,18 +206,19 @@ events! {
 
     /// What lay behind a drive when this node had it last is another one now.
     Warning "image-replaced" ImageReplaced { drive: String, source: String } [what: String]
-    => "{source} is not what this node lent before: {what}. Whoever has borrowed it is told so, and nothing that was written \
-        to the old one and not flushed is put over it. If another image was meant, stop this node and put that one in its \
-        place"
+    => "{source} is not what this node lent before: {what}. Whoever has borrowed it is told so, and nothing that was \
+        written to the old one and not flushed is put over it. If another image was meant, stop this node and put that \
+        one in its place"
 
     /// Two starts cannot be told from each other by what keeps unflushed writes.
     Warning "cache-untold" CacheUntold { source: String } [error: String]
-    => "the system does not tell whether it has kept what was not flushed, so with `cache = \"volatile\"` virtual machines \
-        find another drive after each start of this node: {error}"
+    => "the system does not tell whether it has kept what was not flushed, so with `cache = \"volatile\"` virtual \
+        machines find another drive after each start of this node: {error}"
 
     /// Nothing tells after a `kill -9` when images were written last.
     Warning "writes-unkept" WritesUnkept {}
-    => "/dev/shm keeps nothing for this node: content that somebody copies into an image after a `kill -9` of it goes unnoticed"
+    => "/dev/shm keeps nothing for this node: content that somebody copies into an image after a `kill -9` of it goes \
+        unnoticed"
 
     /// Nobody will tell what a card may have heard of the disk.
     Warning "image-unwitnessed" ImageUnwitnessed { source: String, error: String }
@@ -236,14 +237,15 @@ events! {
 
     /// Somebody else has written to it.
     Warning "image-overwritten" ImageOverwritten { source: String }
-    => "somebody else has written to the image while it is lent: what was answered may be gone, and flushes fail with EIO from \
-        now on. End this node, look who it was, put into the image what it is to hold, start this node again, then say \
-        `causeway device clear`"
+    => "somebody else has written to the image while it is lent: what was answered may be gone, and flushes fail with \
+        EIO from now on. End this node, look who it was, put into the image what it is to hold, start this node again, \
+        then say `causeway device clear`"
 
     /// Somebody else has cut something off.
     Warning "image-cut" ImageCut { source: String, bytes: u64, had: u64 }
-    => "the image has become shorter while it is lent, and what lay behind its end is lost: requests there, and flushes, fail \
-        with EIO from now on. Restore it from a backup, start this node again, then say `causeway device clear`"
+    => "the image has become shorter while it is lent, and what lay behind its end is lost: requests there, and \
+        flushes, fail with EIO from now on. Restore it from a backup, start this node again, then say `causeway device \
+        clear`"
 
     /// Its file system is full.
     Warning "image-full" ImageFull { source: String }
@@ -263,8 +265,9 @@ events! {
 
     /// The disk has lost something, and flushes fail.
     Error "media-fault" MediaFault { source: String, drive: String } [node: String]
-    => "the disk could not keep what it was given: writes that had been answered may be lost, and each flush fails until that \
-        was seen to. Look at the disk and at what is on it, then: causeway device clear {drive} --name {node}"
+    => "the disk could not keep what it was given: writes that had been answered may be lost, and each flush fails \
+        until that was seen to. Look at the disk and at what is on it, then: causeway device clear {drive} --name \
+        {node}"
 
     /// An operator has seen to that.
     Info "media-cleared" MediaCleared { device: String } => "flushes of the drive may succeed again"
@@ -304,14 +307,14 @@ events! {
 
     /// The borrowed drive does not hold any more what this node has left there.
     Warning "loan-overtaken" LoanOvertaken { function: String } [cause: &'static str]
-    => "the drive no longer holds what this node left there: {cause}. Requests under way fail, clients are disconnected, and \
-        what was not flushed is lost"
+    => "the drive no longer holds what this node left there: {cause}. Requests under way fail, clients are \
+        disconnected, and what was not flushed is lost"
 
     /// A function is kept for a node that does not come.
     Warning "loan-kept" LoanKept { functions: String, holder: String, node: String, until_s: u64 }
     [until: String, why: &'static str, advice: &'static str]
-    => "{holder} ({node}) has not given {functions} back and {why}: until {until} UTC nobody else can have that. To have it \
-        sooner, {advice}, or lend it with a list of nodes on which \
+    => "{holder} ({node}) has not given {functions} back and {why}: until {until} UTC nobody else can have that. To \
+        have it sooner, {advice}, or lend it with a list of nodes on which \
         that one does not stand (`allow`, --allow)"
 
     /// It is over, in order.
@@ -349,22 +352,23 @@ events! {
 
     /// The lender knows a later life of this node.
     Warning "state-outdated" StateOutdated { function: String, incarnation: u64, seen: u64 } [folder: String]
-    => "the state directory {folder} is older than what the lender has seen of this node: it was restored or copied. This node \
-        goes on with a greater incarnation; if another one runs with a copy, give one of them a state directory of its own"
+    => "the state directory {folder} is older than what the lender has seen of this node: it was restored or copied. \
+        This node goes on with a greater incarnation; if another one runs with a copy, give one of them a state \
+        directory of its own"
 
     /// A borrower knows a later life of this node.
     Warning "state-refused" StateRefused { node: String, at: Option<String> } [what: String] => "{what}"
 
     /// The lender does, and nothing can be done about it.
     Warning "state-not-raised" StateNotRaised { function: String, seen: u64 } [folder: String, error: String]
-    => "the lender has seen a later life of this node than the state directory {folder} knows of, and does not let it in: \
-        {error}; restore a newer copy of the folder, or give this node a new one"
+    => "the lender has seen a later life of this node than the state directory {folder} knows of, and does not let it \
+        in: {error}; restore a newer copy of the folder, or give this node a new one"
 
     /// Two programs have one identity.
     Warning "identity-shared" IdentityShared {
         node: String, at: Option<String>, other: Option<String>, refused_by: Option<String>,
-    } [what: String] => "{what}. The state directory of one is a copy of the other's, or its machine is a copy: end one of them, \
-        or give it a new state directory (--state-dir, `state_dir`)"
+    } [what: String] => "{what}. The state directory of one is a copy of the other's, or its machine is a copy: end \
+                         one of them, or give it a new state directory (--state-dir, `state_dir`)"
 
     /// Two nodes have one domain.
     Warning "domain-shared" DomainShared { domain: u32, node: String, peer: String } [what: String] => "{what}"
@@ -373,15 +377,16 @@ events! {
 
     /// Nobody has answered for what is to be borrowed.
     Warning "lender-awaited" LenderAwaited { function: String, at: String, node: String }
-    => "nobody has answered for {function} at {at} yet, and it is waited for: is `causeway lend` running there, as node \
-        {node} (`causeway id` says; another node keeps silent), and do firewalls let UDP pass?"
+    => "nobody has answered for {function} at {at} yet, and it is waited for: is `causeway lend` running there, as \
+        node {node} (`causeway id` says; another node keeps silent), and do firewalls let UDP pass?"
 
     /// A peer is not heard on any rail.
     Warning "peer-silent" PeerSilent { peer: String, silent_s: u64 } [what: String]
     => "{peer} has not been heard for {silent_s} s{what}"
 
     /// It is heard again.
-    Info "peer-heard" PeerHeard { peer: String, silent_s: u64 } => "{peer} is heard again, after {silent_s} s of silence"
+    Info "peer-heard" PeerHeard { peer: String, silent_s: u64 } => "{peer} is heard again, after {silent_s} s of \
+                                                            silence"
 
     /// It was silent until what it has is free.
     Info "peer-released" PeerReleased { peer: String, hold_s: u64 } [functions: String]
@@ -389,8 +394,8 @@ events! {
 
     /// A rail to a peer does not answer, and others do.
     Warning "rail-down" RailDown { rail: String, peer: String, to: String }
-    => "rail {rail} to {peer} ({to}) does not answer: its frames take another path; look at this link, its addresses and \
-        firewalls"
+    => "rail {rail} to {peer} ({to}) does not answer: its frames take another path; look at this link, its addresses \
+        and firewalls"
 
     /// It answers again.
     Info "rail-up" RailUp { rail: String, peer: String, to: String } => "rail {rail} to {peer} ({to}) answers again"
@@ -402,8 +407,8 @@ events! {
 
     /// Frames come for what is not here.
     Warning "frames-unknown" FramesUnknown { count: u64 }
-    => "frames come for nothing that this node lends or borrows, {count} so far: perhaps somebody uses a line that was printed \
-        before the state folder of this node was lost or replaced; give out the present one"
+    => "frames come for nothing that this node lends or borrows, {count} so far: perhaps somebody uses a line that was \
+        printed before the state folder of this node was lost or replaced; give out the present one"
 
     // Slots of virtual machines.
 
@@ -433,18 +438,19 @@ events! {
 
     /// It has more than a slot may have.
     Warning "guest-crowded" GuestCrowded { function: String, others: Others }
-    => "this virtual machine shares more files and event descriptors than a slot may have: memory in further ones is read and \
-        written by asking the machine, which is slow, and further interrupts are refused. Raise the limit of open files of \
-        the node (`ulimit -n`), or give the machine its memory in fewer files"
+    => "this virtual machine shares more files and event descriptors than a slot may have: memory in further ones is \
+        read and written by asking the machine, which is slow, and further interrupts are refused. Raise the limit of \
+        open files of the node (`ulimit -n`), or give the machine its memory in fewer files"
 
     /// Its memory is its own.
     Warning "guest-unshared" GuestUnshared { function: String, pid: Option<i32>, others: Others }
-    => "the memory of this virtual machine is not shared, so the drive has to ask the machine for all of it, which is slow: \
-        give it -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it), or in libvirt \
+    => "the memory of this virtual machine is not shared, so the drive has to ask the machine for all of it, which is \
+        slow: give it -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it), or in libvirt \
         <memoryBacking> <source type='memfd'/> <access mode='shared'/> </memoryBacking>"
 
     /// Nobody can connect to a slot.
-    Warning "slot-unwatched" SlotUnwatched { function: String, error: String } => "the socket of a slot cannot be watched"
+    Warning "slot-unwatched" SlotUnwatched { function: String, error: String } => "the socket of a slot cannot be \
+                                                            watched"
 
     /// Somebody has attached a function.
     Info "slot-attached" SlotAttached { slot: String, function: String } => "a function is attached"
@@ -500,8 +506,8 @@ events! {
 
     /// Nothing keeps a machine from being migrated.
     Warning "machine-not-held" MachineNotHeld { slot: String } [error: String]
-    => "nothing keeps this machine from being saved or migrated, after which the drive would be dead: do neither while it has \
-        the drive ({error})"
+    => "nothing keeps this machine from being saved or migrated, after which the drive would be dead: do neither while \
+        it has the drive ({error})"
 
     /// It may be.
     Info "machine-released" MachineReleased { slot: String }
@@ -588,11 +594,13 @@ events! {
 
     /// What others have of this node then.
     Warning "loan-interrupted" LoanInterrupted { function: String, borrower: String }
-    => "what is lent is in use: its requests wait until this node is started again, or fail with the borrower's I/O time-out"
+    => "what is lent is in use: its requests wait until this node is started again, or fail with the borrower's I/O \
+        time-out"
 
     /// It takes its time.
     Info "node-waiting" NodeWaiting { functions: String, up_to_s: u64 }
-    => "waiting for the lender to take back what was borrowed, {up_to_s} s at most; a second Ctrl-C or SIGTERM ends at once"
+    => "waiting for the lender to take back what was borrowed, {up_to_s} s at most; a second Ctrl-C or SIGTERM ends at \
+        once"
 
     /// Nothing can interrupt it.
     Warning "signals-unheard" SignalsUnheard {} [error: String]

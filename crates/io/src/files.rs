@@ -170,7 +170,8 @@ impl fmt::Display for OpenError {
                 let rounded = bytes.next_multiple_of(SECTOR_BYTES);
                 write!(
                     formatter,
-                    "{path}: its size, {bytes} bytes, is not a multiple of {SECTOR_BYTES}; `truncate -s {rounded}` would pad it"
+                    "{path}: its size, {bytes} bytes, is not a multiple of {SECTOR_BYTES}; `truncate -s {rounded}` \
+                     would pad it"
                 )
             }
             OpenRefusal::Locked(Some(holder)) if holder.pid == std::process::id() => {

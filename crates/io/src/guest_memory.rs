@@ -21,7 +21,7 @@ use zerocopy::FromBytes;
 use crate::fault::{Owner, RANGES, Watch};
 use crate::files::memory_page_bytes;
 use crate::interrupts::Interrupts;
-use crate::sparing::Sparing;
+use crate::rate_limited::RateLimited;
 
 /// A map of so many bytes without a descriptor is worth a word: it is no firmware.
 pub(crate) const WORTH_SHARING: u64 = 16 << 20;
@@ -95,8 +95,8 @@ pub(crate) struct GuestDescriptors {
 /// What the log has of the memory of one loan's clients, who may cause it as often as they can.
 #[derive(Default)]
 struct Lines {
-    on_disk: Sparing,
-    torn: Sparing,
+    on_disk: RateLimited,
+    torn: RateLimited,
 }
 
 #[derive(Default)]
@@ -389,7 +389,7 @@ mod tests {
         }
         let lines = guest.lines.borrow();
         let [first, second] =
-            [1, 2].map(|loan| [&lines[&loan].torn, &lines[&loan].on_disk].map(Sparing::unsaid));
+            [1, 2].map(|loan| [&lines[&loan].torn, &lines[&loan].on_disk].map(RateLimited::unsaid));
         assert!(second == [0; 2] && first.iter().all(|unsaid| *unsaid <= 2), "{first:?} {second:?}");
     }
 

@@ -18,14 +18,14 @@ use io_uring::{IoUring, opcode};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tracing::warn;
 
-use crate::sparing::Sparing;
+use crate::rate_limited::RateLimited;
 
 /// What interrupts guests.
 #[derive(Default)]
 pub(crate) struct Interrupts {
     /// None before it is needed, and where it cannot be had.
     signals: RefCell<Option<Signals>>,
-    refused: RefCell<Sparing>,
+    refused: RefCell<RateLimited>,
 }
 
 impl Interrupts {
@@ -42,8 +42,8 @@ impl Interrupts {
                 warn!(
                     %error,
                     others,
-                    "there is no io_uring of Linux 5.19 here for interrupts: a virtual machine that makes its own block can make \
-                     this node wait"
+                    "there is no io_uring of Linux 5.19 here for interrupts: a virtual machine that makes its own \
+                     block can make this node wait"
                 );
             }),
         }

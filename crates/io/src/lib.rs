@@ -15,7 +15,7 @@
 //! - `shm`: memory that two nodes of one machine share.
 //! - [`impair`]: faults on purpose for the demo and the tests.
 //! - [`event`]: what happens in a running node, for its log and for programs.
-//! - [`sparing`]: lines of the log that somebody outside can cause.
+//! - [`rate_limited`]: lines of the log that somebody outside can cause.
 //! - [`load`]: what a card reads on its own to measure its drive.
 //! - [`whereabouts`]: where a node is, as the state folder keeps it.
 //! - [`native`]: the same with driver and drive in one process, and no fabric.
@@ -44,9 +44,9 @@ mod outbox;
 mod plan;
 pub mod process;
 mod pulse;
+pub mod rate_limited;
 pub mod ring;
 mod shm;
-pub mod sparing;
 pub mod stream_socket;
 mod time_slice;
 pub mod udp;

@@ -33,8 +33,8 @@ pub(crate) fn create_growing(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     create_sealed(name, bytes, SealFlags::SHRINK | SealFlags::SEAL)
 }
 
-/// Makes memory of [`create_growing`] so large, with a mapping of all of it. What is new is zero; who has it mapped sees
-/// it with another mapping. It never becomes smaller.
+/// Makes memory of [`create_growing`] so large, with a mapping of all of it. What is new is zero; who has it mapped
+/// sees it with another mapping. It never becomes smaller.
 ///
 /// # Errors
 /// What the kernel returned: it has no room. Nothing has changed then.

@@ -28,7 +28,8 @@ pub(crate) const LAYOUT: LayoutHash = ToCard::LAYOUT.number(ToAgent::LAYOUT.0);
 /// Most descriptors that travel with one.
 pub(crate) const DESCRIPTORS: usize = 16;
 
-/// A loan: its place, and the life of that. Who gets a message of one that is gone, or has not come to it yet, drops it.
+/// A loan: its place, and the life of that. Who gets a message of one that is gone, or has not come to it yet, drops
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) struct LoanId {
     pub(crate) place: usize,
@@ -85,7 +86,8 @@ pub(crate) enum ToLoan {
 pub(crate) enum ToSlot {
     /// It is there, new or kept for the successor of a dead card. Comes with its socket.
     Client,
-    /// It, perhaps one that let go of the slot, has connected once more: if its device is not in use, it is to be parked.
+    /// It, perhaps one that let go of the slot, has connected once more: if its device is not in use, it is to be
+    /// parked.
     Park,
     /// What the agent keeps for it, by these ids: comes with as many descriptors.
     Descriptors { ids: Vec<u32> },
@@ -121,8 +123,8 @@ pub(crate) enum ToDrive {
 /// What a card is told of a node that it has a channel with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) enum ToPeer {
-    /// Memory is shared with it, if it is this node: comes with that and the bell. `calls`: this node is the one that has
-    /// called the other.
+    /// Memory is shared with it, if it is this node: comes with that and the bell. `calls`: this node is the one that
+    /// has called the other.
     Shared { node: NodeId, calls: bool },
     /// None is shared with it any more.
     Parted,
@@ -131,8 +133,8 @@ pub(crate) enum ToPeer {
 /// What a card is told of a rail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) enum ToRail {
-    /// The node has it from now on, perhaps in place of one of the same id: comes with its socket. `offload`: the kernel
-    /// splits what it is given.
+    /// The node has it from now on, perhaps in place of one of the same id: comes with its socket. `offload`: the
+    /// kernel splits what it is given.
     Come { config: RailConfig, offload: bool },
     /// The node has it no more.
     Go,
@@ -147,7 +149,8 @@ pub(crate) enum ToAgent {
     Drive(usize, FromDrive),
     /// Of the node in this place.
     Peer(usize, FromPeer),
-    /// The roll-back is done and the rails are being served. So much of the shared memory is had as soon as it is there.
+    /// The roll-back is done and the rails are being served. So much of the shared memory is had as soon as it is
+    /// there.
     Running { reach: usize },
     /// A node that has something of this one has proven to be there.
     Located(Whereabouts),
@@ -181,8 +184,8 @@ pub(crate) enum FromLoan {
 /// What a card says of the client of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) enum FromSlot {
-    /// Its next bytes are a message of this length, which may have descriptors: to be received by the agent as its message
-    /// of this number. The one before it is committed.
+    /// Its next bytes are a message of this length, which may have descriptors: to be received by the agent as its
+    /// message of this number. The one before it is committed.
     Take { number: u64, len: usize },
     /// The slot needs these descriptors no more.
     Release { ids: Vec<u32> },
@@ -215,7 +218,7 @@ pub(crate) enum FromPeer {
     /// The channel with whoever had this place is given up.
     Left,
     /// The memory that is shared with it is of no use: it is gone, or makes no sense.
-    Nonsense,
+    Invalid,
 }
 
 impl From<ToSlot> for ToLoan {
@@ -241,12 +244,12 @@ impl Message for ToCard {
         if let Self::Loan(loan, _) = self { Some(*loan) } else { None }
     }
 
-    /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation, limit,
-    /// return and presence, one for each peer's memory, one for each rail, eight for each drive, of which the last says all, the one to
-    /// renew keys, and the one to shut down. Of a slot it is one message of each kind, and that only when the card has
-    /// asked for it or another client has come. To a successor, whose outbox is a new one, come all descriptors of slots,
-    /// [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of
-    /// `agent::slots`), and behind either one message that these were all.
+    /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation,
+    /// limit, return and presence, one for each peer's memory, one for each rail, eight for each drive, of which the
+    /// last says all, the one to renew keys, and the one to shut down. Of a slot it is one message of each kind, and
+    /// that only when the card has asked for it or another client has come. To a successor, whose outbox is a new one,
+    /// come all descriptors of slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at
+    /// most 1024 of them (`MOST` of `agent::slots`), and behind either one message that these were all.
     fn supersedes(&self, earlier: &Self) -> bool {
         match (self, earlier) {
             (Self::Loan(loan, what), Self::Loan(of, before)) => {
@@ -289,8 +292,8 @@ impl Message for ToAgent {
         if let Self::Loan(loan, _) = self { Some(*loan) } else { None }
     }
 
-    /// What waits is at most one message of each kind for each loan, peer or drive, and one for each place of a client, who
-    /// is followed by another one only when the agent has heard that the place is free. So it is with parked
+    /// What waits is at most one message of each kind for each loan, peer or drive, and one for each place of a client,
+    /// who is followed by another one only when the agent has heard that the place is free. So it is with parked
     /// connections: one message for each, and nobody takes its place before the agent has heard of it. A tenant that
     /// was overtaken has not been let in.
     fn supersedes(&self, earlier: &Self) -> bool {
@@ -433,8 +436,8 @@ enum MessageError {
     #[error("what came between agent and card is no message")]
     NoMessage,
     #[error(
-        "the message has layout {:016x}, and this program's is {:016x}: agent and card are of two versions of the program, so \
-         start the node again as a whole", .0.0, LAYOUT.0
+        "the message has layout {:016x}, and this program's is {:016x}: agent and card are of two versions of the \
+         program, so start the node again as a whole", .0.0, LAYOUT.0
     )]
     OtherLayout(LayoutHash),
 }

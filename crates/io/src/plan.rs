@@ -173,8 +173,8 @@ pub(crate) unsafe fn parts_of(mapping: &Mapping) -> io::Result<(RawMemory<'_>, &
     }
     let ledger = NonNull::new(mapping.at::<u8>(LEDGER_OFFSET)).expect("a mapping does not begin at zero");
     let [bytes, reach] = [mapping.len(), mapping.reach()].map(|end| end - LEDGER_OFFSET);
-    // SAFETY: initialised memory up to the end of the mapping, page aligned, mapped as long as that is borrowed; nothing
-    // else comes behind it.
+    // SAFETY: initialised memory up to the end of the mapping, page aligned, mapped as long as that is borrowed;
+    // nothing else comes behind it.
     let memory = unsafe { RawMemory::growing(ledger, bytes, reach) };
     // SAFETY: the cells begin the mapping, consist of atomics and plain words, and any bytes are valid.
     Ok((memory, unsafe { &*mapping.at::<SharedCells>(0) }))

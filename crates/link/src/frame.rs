@@ -19,7 +19,7 @@ use base::ids::{
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::paths::{PRIVATE_PATH, PathId};
+use crate::paths::{PathId, SHM_PATH};
 
 /// The only version.
 pub const VERSION: u8 = 1;
@@ -50,7 +50,7 @@ pub enum Kind {
     /// Records under the keys of a handshake.
     Sealed = 3,
     /// Records over memory that only the two nodes share: the tag is the key's name, and nothing is sealed.
-    Private = 4,
+    Shm = 4,
     /// Whoever calls shall say once more from where, with what is in here: the answer of a node under load.
     Cookie = 5,
 }
@@ -175,8 +175,8 @@ impl Prefix {
 impl Header {
     /// The path that the frame has taken, as its receiver sees it.
     pub fn path(&self) -> PathId {
-        if self.kind == Kind::Private {
-            return PRIVATE_PATH;
+        if self.kind == Kind::Shm {
+            return SHM_PATH;
         }
         PathId::new(self.destination.rail, self.source.rail)
     }
@@ -195,11 +195,11 @@ impl Header {
             1 => Kind::Initiation,
             2 => Kind::Response,
             3 => Kind::Sealed,
-            4 => Kind::Private,
+            4 => Kind::Shm,
             5 => Kind::Cookie,
             _ => return Err(FrameError::Malformed),
         };
-        if !matches!(kind, Kind::Sealed | Kind::Private) && !raw.is_plain() {
+        if !matches!(kind, Kind::Sealed | Kind::Shm) && !raw.is_plain() {
             return Err(FrameError::Malformed);
         }
         Ok(Self {

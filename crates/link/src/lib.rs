@@ -32,7 +32,7 @@ pub use cipher::{Cipher, Protection};
 pub use handshake::{derive, mark};
 pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey, Secret};
 pub use name::Name;
-pub use paths::{PRIVATE_PATH, PathConfig, PathId, PathStatus};
+pub use paths::{PathConfig, PathId, PathStatus, SHM_PATH};
 pub use proof::{PROOF_LEN, is_proof, prove};
 pub use record::{ADDRESS_BYTES, Information};
 pub use sealing::REKEY_FRAMES;
@@ -41,5 +41,5 @@ pub use stream::{
     StreamCells, StreamStats, TagCells, Tags, TimedOut, tlp_digest,
 };
 pub use tenancy::Tenancy;
-pub use transmit::{Room, Transmit};
+pub use transmit::{FrameBuffer, Transmit};
 pub use x25519::remember_agreements;

@@ -31,7 +31,7 @@ const MAX_WINDOW: usize = 2 << 20;
 /// What may be in flight in shared memory: less than half of a ring, which thus never overflows, since the rest is room
 /// for lengths, acknowledgements and what is skipped at its end. It holds what passes while the two ends take turns;
 /// more would only be colder.
-pub const PRIVATE_WINDOW: usize = 96 << 10;
+pub const SHM_WINDOW: usize = 96 << 10;
 /// Packets in flight that are remembered.
 const MAX_SENT: usize = 4096;
 /// Packets taken for lost that are remembered, the oldest forgotten first, should they be acknowledged after all.
@@ -129,8 +129,8 @@ impl Outgoing {
     }
 
     /// A path through memory, which knows no congestion.
-    pub(crate) fn private() -> Self {
-        Self::with_window(PRIVATE_WINDOW, (PRIVATE_WINDOW, PRIVATE_WINDOW))
+    pub(crate) fn shm() -> Self {
+        Self::with_window(SHM_WINDOW, (SHM_WINDOW, SHM_WINDOW))
     }
 
     fn with_window(window: usize, bounds: (usize, usize)) -> Self {
@@ -203,8 +203,8 @@ impl Outgoing {
         self.smoothed
     }
 
-    /// Handles an acknowledgement: calls `acked` for what the packets carried. [`Outgoing::detect_loss`] follows. False,
-    /// and nothing done, if it is one of packets that were never sent.
+    /// Handles an acknowledgement: calls `acked` for what the packets carried. [`Outgoing::detect_loss`] follows.
+    /// False, and nothing done, if it is one of packets that were never sent.
     pub(crate) fn handle_ack(
         &mut self,
         now: Instant,

@@ -28,7 +28,7 @@ pub(crate) const RAIL_PATHS: usize = MAX_RAILS * MAX_RAILS;
 pub(crate) const MAX_PATHS: usize = RAIL_PATHS + 1;
 
 /// The path through memory that the two nodes share, if they do.
-pub const PRIVATE_PATH: PathId = PathId(RAIL_PATHS as u8);
+pub const SHM_PATH: PathId = PathId(RAIL_PATHS as u8);
 
 impl PathId {
     /// From a rail of this end to one of the other.
@@ -39,7 +39,7 @@ impl PathId {
     /// Rail of this end, and of the other one; `None` of the path through memory.
     pub fn rails(self) -> Option<(RailId, RailId)> {
         let rail = |number: u8| RailId::ALL[usize::from(number % MAX_RAILS as u8)];
-        (self != PRIVATE_PATH).then(|| (rail(self.0), rail(self.0 >> 2)))
+        (self != SHM_PATH).then(|| (rail(self.0), rail(self.0 >> 2)))
     }
 
     /// How frames call it that this end sends: bits 0 and 1 are the rail of their sender, 2 and 3 that of their
@@ -176,23 +176,23 @@ pub(crate) struct Path {
 
 impl Path {
     fn new(id: PathId, max_frame: usize, seen_below: u64, now: Instant) -> Self {
-        let is_private = id == PRIVATE_PATH;
+        let is_shm = id == SHM_PATH;
         Self {
             id,
             is_there: false,
             max_frame,
-            outgoing: if is_private { Outgoing::private() } else { Outgoing::new() },
+            outgoing: if is_shm { Outgoing::shm() } else { Outgoing::new() },
             incoming: Incoming::new(now, seen_below),
             ping: false,
             challenged: None,
             next_heartbeat: now,
-            leads: is_private || id.is_equal() || seen_below > 0,
+            leads: is_shm || id.is_equal() || seen_below > 0,
             asked: 0,
         }
     }
 
-    pub(crate) fn is_private(&self) -> bool {
-        self.id == PRIVATE_PATH
+    pub(crate) fn is_shm(&self) -> bool {
+        self.id == SHM_PATH
     }
 
     /// Not known to work: it is missing, does not answer, or nobody knows whether its rails lead to each other.
@@ -276,7 +276,7 @@ pub struct PathStatus {
     pub loss: f64,
 }
 
-/// All of a channel: the private path, then the pairs of rails, those of equal ids first.
+/// All of a channel: the path through shared memory, then the pairs of rails, those of equal ids first.
 pub(crate) struct Paths {
     list: Vec<Path>,
     own: Rails,
@@ -286,8 +286,8 @@ pub(crate) struct Paths {
     found: Option<PathSet>,
 }
 
-/// Where in the list the private path is.
-const PRIVATE: usize = 0;
+/// Where in the list the path through shared memory is.
+const SHM: usize = 0;
 
 impl Paths {
     /// The paths of a card with these rails, whose peer has `peer` as far as that is known; `seen_below` says of each
@@ -298,8 +298,8 @@ impl Paths {
         seen_below: impl Fn(PathId) -> u64,
         now: Instant,
     ) -> Self {
-        let private = Path::new(PRIVATE_PATH, MAX_FRAME, seen_below(PRIVATE_PATH), now);
-        let mut paths = Self { list: vec![private], own: *own, said: *said, found: None };
+        let shm = Path::new(SHM_PATH, MAX_FRAME, seen_below(SHM_PATH), now);
+        let mut paths = Self { list: vec![shm], own: *own, said: *said, found: None };
         for id in pairs(mask(own), peer) {
             let at = paths.obtain(id, seen_below(id), now);
             paths.list[at].is_there = true;
@@ -327,8 +327,8 @@ impl Paths {
     }
 
     /// Which paths there are follows from the rails of both ends, `peer` being those of the other one, and from the
-    /// largest payload that was agreed. What was in flight on one that is gone is `lost`; one that has come carries TLPs
-    /// when it has answered.
+    /// largest payload that was agreed. What was in flight on one that is gone is `lost`; one that has come carries
+    /// TLPs when it has answered.
     pub(crate) fn pair(
         &mut self,
         now: Instant,
@@ -344,7 +344,7 @@ impl Paths {
         for id in wanted.iter() {
             self.obtain(id, seen_below(id), now);
         }
-        for at in PRIVATE + 1..self.list.len() {
+        for at in SHM + 1..self.list.len() {
             let (id, is_there) = (self.list[at].id, wanted.contains(self.list[at].id));
             let max_frame = self.largest(id).unwrap_or(self.list[at].max_frame);
             let path = &mut self.list[at];
@@ -367,7 +367,7 @@ impl Paths {
         if let Some(at) = self.index_of(id) {
             return at;
         }
-        let rank = |id: PathId| (id != PRIVATE_PATH, !id.is_equal(), id.number());
+        let rank = |id: PathId| (id != SHM_PATH, !id.is_equal(), id.number());
         let at = self.list.partition_point(|path| rank(path.id) < rank(id));
         let max_frame = self.largest(id).unwrap_or(MAX_FRAME);
         self.list.insert(at, Path::new(id, max_frame, seen_below, now));
@@ -379,8 +379,8 @@ impl Paths {
         id.rails().is_none_or(|(own, _)| self.own[own.index()].is_some())
     }
 
-    /// What there is to say of a rail of this end: which path from it is the best, and what that does; `None` if it leads
-    /// nowhere.
+    /// What there is to say of a rail of this end: which path from it is the best, and what that does; `None` if it
+    /// leads nowhere.
     pub(crate) fn rail_status(&self, rail: RailId, now: Instant) -> Option<(PathId, PathStatus)> {
         let is_its = |path: &&Path| path.id.rails().is_some_and(|(own, _)| own == rail);
         let leading = self.iter().filter(|path| path.is_there && path.leads).filter(is_its);
@@ -399,30 +399,30 @@ impl Paths {
     }
 
     /// The path through memory, be it there or not.
-    pub(crate) fn private(&self) -> &Path {
-        &self.list[PRIVATE]
+    pub(crate) fn shm(&self) -> &Path {
+        &self.list[SHM]
     }
 
     /// Whether the path through memory is there from now on, or another one than before: what was in flight on it is
     /// `lost`, and it is suspect until it has answered.
-    pub(crate) fn set_private(&mut self, now: Instant, is_there: bool, lost: &mut dyn FnMut(Carried)) {
-        self.list[PRIVATE].change(now, is_there, lost);
+    pub(crate) fn set_shm(&mut self, now: Instant, is_there: bool, lost: &mut dyn FnMut(Carried)) {
+        self.list[SHM].change(now, is_there, lost);
     }
 
     /// The bytes of the largest frame of the smallest path between rails: any of them can then replay what another has
     /// lost.
     pub(crate) fn max_frame(&self) -> u32 {
         let own = self.own.iter().flatten().map(|rail| rail.max_frame);
-        let there = self.iter().filter(|path| path.is_there && !path.is_private());
+        let there = self.iter().filter(|path| path.is_there && !path.is_shm());
         let least = there.map(|path| path.max_frame).min().or_else(|| own.min());
         least.unwrap_or(MAX_FRAME) as u32
     }
 
-    /// The path for what may take any, if there is one: one that answers, of those the private one, else the first. Where
+    /// The path for what may take any, if there is one: one that answers, of those shared memory, else the first. Where
     /// none answers, one on which the peer can be reached.
     pub(crate) fn best(&self) -> Option<usize> {
-        if !self.private().is_suspect() {
-            return Some(PRIVATE);
+        if !self.shm().is_suspect() {
+            return Some(SHM);
         }
         let there = (0..self.len()).filter(|&path| self[path].is_there);
         let is_found = |path: usize| self.is_found(self[path].id);
@@ -564,7 +564,7 @@ mod tests {
         let path = PathId::new(RailId::ALL[1], RailId::ALL[3]);
         assert_eq!((path.number(), path.reversed().number()), (0b1101, 0b0111));
         assert_eq!(path.rails(), Some((RailId::ALL[1], RailId::ALL[3])));
-        assert_eq!((PRIVATE_PATH.rails(), PRIVATE_PATH.reversed()), (None, PRIVATE_PATH));
-        assert_eq!((PathId::from_number(16), PathId::from_number(17)), (Some(PRIVATE_PATH), None));
+        assert_eq!((SHM_PATH.rails(), SHM_PATH.reversed()), (None, SHM_PATH));
+        assert_eq!((PathId::from_number(16), PathId::from_number(17)), (Some(SHM_PATH), None));
     }
 }

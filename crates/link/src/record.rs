@@ -1,8 +1,8 @@
 //! Records: what the body of a sealed frame consists of.
 //!
 //! A body is one [`Status`] and then records, each with a kind and the length of what follows. What a later version has
-//! put behind the parts known here is skipped, and so is a record of an unknown kind, unless that is marked as critical.
-//! Whatever does not parse makes the whole frame malformed; nothing of it is used.
+//! put behind the parts known here is skipped, and so is a record of an unknown kind, unless that is marked as
+//! critical. Whatever does not parse makes the whole frame malformed; nothing of it is used.
 
 use base::ids::StreamId;
 use zerocopy::little_endian::{U16, U32, U64};

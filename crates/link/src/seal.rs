@@ -14,7 +14,7 @@ pub(crate) const KEY_LEN: usize = 32;
 /// Bytes of a nonce: AEGIS-128X2's. AES-256-GCM takes the first 12, behind which there is nothing.
 const NONCE_LEN: usize = 16;
 /// What the name of a key is derived with.
-const PRIVATE: u64 = u64::from_le_bytes(*b"private\0");
+const SHM: u64 = u64::from_le_bytes(*b"private\0");
 
 /// One direction's protection of the frames of one card.
 ///
@@ -31,10 +31,10 @@ pub(crate) enum Seal {
 }
 
 impl Seal {
-    /// For frames that never leave the memory of the two nodes: see [`crate::frame::Kind::Private`].
-    pub(crate) fn private(secret: &[u8; KEY_LEN]) -> Self {
+    /// For frames that never leave the memory of the two nodes: see [`crate::frame::Kind::Shm`].
+    pub(crate) fn shm(secret: &[u8; KEY_LEN]) -> Self {
         let mut name = [0; TAG_LEN];
-        name.copy_from_slice(&derive(secret, PRIVATE)[..TAG_LEN]);
+        name.copy_from_slice(&derive(secret, SHM)[..TAG_LEN]);
         Self::Name(name)
     }
 
@@ -288,15 +288,15 @@ mod tests {
 
     #[test]
     fn a_private_frame_names_its_key_and_no_other_opens_it() {
-        let (private, other) = (Seal::private(&SECRET), Seal::private(&[8; KEY_LEN]));
+        let (shm, other) = (Seal::shm(&SECRET), Seal::shm(&[8; KEY_LEN]));
         let nonce = Nonce::new(7, 9);
         let mut frame = vec![0x5a; OVERHEAD + 40];
-        private.seal(&mut frame, nonce);
+        shm.seal(&mut frame, nonce);
         assert!(frame[frame.len() - TAG_LEN..] != [7; TAG_LEN]);
         for sealed in Cipher::ALL.map(seal).into_iter().chain([other]) {
             assert!(sealed.open(&mut frame.clone(), nonce).is_none());
         }
-        assert_eq!(private.open(&mut frame, nonce).unwrap(), &[0x5a; 40]);
+        assert_eq!(shm.open(&mut frame, nonce).unwrap(), &[0x5a; 40]);
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub(crate) struct Sealing {
     pub(crate) id: u8,
     pub(crate) send: Seal,
     pub(crate) receive: Opener,
-    pub(crate) send_private: Seal,
-    pub(crate) receive_private: Seal,
+    pub(crate) send_shm: Seal,
+    pub(crate) receive_shm: Seal,
     /// Names the key that this card seals with.
     pub(crate) fingerprint: u64,
 }
@@ -42,8 +42,8 @@ impl Sealing {
             id: keys.id as u8,
             send: send.seal(generation),
             receive: Opener::new(FrameKeys::new(&keys.receive, cipher, sends.back(), each_card)),
-            send_private: Seal::private(&keys.send),
-            receive_private: Seal::private(&keys.receive),
+            send_shm: Seal::shm(&keys.send),
+            receive_shm: Seal::shm(&keys.receive),
             fingerprint: crate::tlp_digest(&send.key(generation)),
         })
     }

@@ -45,8 +45,8 @@ impl Tenancy {
         Self { is_held: false, ..self }
     }
 
-    /// The function begins with other content than it had, for which this was `drawn`. To whoever has used it that is as
-    /// if another node had; it stays theirs.
+    /// The function begins with other content than it had, for which this was `drawn`. To whoever has used it that is
+    /// as if another node had; it stays theirs.
     #[must_use]
     pub fn renewed(self, drawn: LifeId) -> Self {
         let number = if self.number == 0 { 0 } else { self.next_number(drawn) };

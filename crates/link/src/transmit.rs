@@ -20,19 +20,19 @@ pub struct Transmit {
     pub has_tlps: bool,
 }
 
-/// Where frames are built: those of the private path right where the peer reads them.
-pub trait Room {
+/// Where frames are built: those of the path through shared memory right where the peer reads them.
+pub trait FrameBuffer {
     /// Memory for the largest frame that `path` takes. It is written only.
     fn of(&mut self, path: PathId) -> &mut [u8];
 }
 
-impl Room for [u8] {
+impl FrameBuffer for [u8] {
     fn of(&mut self, _path: PathId) -> &mut [u8] {
         self
     }
 }
 
-impl Room for Vec<u8> {
+impl FrameBuffer for Vec<u8> {
     fn of(&mut self, _path: PathId) -> &mut [u8] {
         self
     }

@@ -1,7 +1,7 @@
 //! X25519 (RFC 7748 §5) for Noise, and what a simulation remembers of it.
 //!
-//! Both ends of a simulated handshake run in one thread, frames are repeated, and node keys stay the same: nearly all of
-//! a simulation's time would go into agreements that it has computed before.
+//! Both ends of a simulated handshake run in one thread, frames are repeated, and node keys stay the same: nearly all
+//! of a simulation's time would go into agreements that it has computed before.
 
 use core::cell::RefCell;
 use std::collections::BTreeMap;

@@ -37,7 +37,7 @@ const _: () = assert!((BAR_COUNT as u64) << BAR_SHIFT <= ENDPOINT_BYTES);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     /// What the loan in this place has in the node's domain: a function, or the memory of a drive.
-    Place(usize),
+    Loan(usize),
     /// The memory of the machine in this domain. The requester says in which address space: that of its slot.
     Machine(DomainId),
 }
@@ -56,7 +56,7 @@ pub(crate) fn bar_address(bar: u8, offset: u64) -> Option<u64> {
 pub(crate) fn range_of(place: usize, kind: LoanKind, domain: DomainId) -> Range<Target> {
     match kind {
         LoanKind::Lend | LoanKind::Drive => {
-            Range { domain, start: base_of(place), bytes: ENDPOINT_BYTES, endpoint: Target::Place(place) }
+            Range { domain, start: base_of(place), bytes: ENDPOINT_BYTES, endpoint: Target::Loan(place) }
         }
         LoanKind::Slot => {
             Range { domain, start: 0, bytes: APERTURE_BYTES, endpoint: Target::Machine(domain) }
@@ -90,7 +90,8 @@ pub(crate) fn to_function(domain: DomainId, base: u64, requester: Bdf) -> Result
 }
 
 /// What the TLPs of a stream have to pass before its endpoint takes them: they bear the requester id that was given to
-/// the stream, and lead to that endpoint, over the rail on which they have come. What the requester may do there is the endpoint's own word, its grants.
+/// the stream, and lead to that endpoint, over the rail on which they have come. What the requester may do there is the
+/// endpoint's own word, its grants.
 ///
 /// An address of another endpoint would be that one's word. None grants anything to the requester of another stream
 /// today, so it is denied here; one that does (memory that programs share) is asked in this place.
@@ -176,7 +177,7 @@ mod tests {
             decoder.find(address.encode(), 4)
         };
         for place in 0..MAX_LOANS {
-            let target = Ok(Target::Place(place));
+            let target = Ok(Target::Loan(place));
             assert_eq!(at(node, base_of(place)), target);
             assert_eq!(at(node, base_of(place + 1) - 4), target);
         }

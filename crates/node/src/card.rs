@@ -33,9 +33,9 @@ use crate::drive::Drive;
 use crate::endpoint::Remains;
 use crate::gauges::ChannelGauges;
 use crate::loan::Loan;
+use crate::loan_table::{Found, LoanTable};
 use crate::parts::{DriveDriver, DriveError, Persist};
 use crate::peers::Peers;
-use crate::places::{Found, Places};
 use crate::refusal::Refusal;
 use crate::slot::GuestMemory;
 use crate::whereabouts::Whereabouts;
@@ -93,7 +93,7 @@ pub enum Unusable {
     /// An assertion has failed in a step of the loan: see [`Card::contain_faults`].
     Fault,
     /// Its lender tells that it lies where nothing can lie.
-    Place(WindowError),
+    Window(WindowError),
     /// There is no room in the ledger for what it needs.
     NoRoom(RegionError),
 }
@@ -103,18 +103,20 @@ impl core::fmt::Display for Unusable {
         match self {
             Self::Slot(error) => write!(f, "the function cannot be given to a virtual machine: {error}"),
             Self::Drive(error) => write!(f, "the function cannot be used as a drive: {error}"),
-            Self::Place(error) => write!(
+            Self::Window(error) => write!(
                 f,
                 "its lender says that the function lies where nothing can ({error}): it is not used. Ask who runs the lender"
             ),
             Self::NoRoom(error) => write!(
                 f,
-                "there is no memory for the loan ({error}): it is left alone, and the others go on. The next card tries again"
+                "there is no memory for the loan ({error}): it is left alone, and the others go on. The next card \
+                 tries again"
             ),
             Self::Fault => write!(
                 f,
-                "an assertion of this program has failed while it served the loan (the log says which), perhaps by what its peer or \
-                 its client has sent: the loan is left alone until the node is started again, and the others go on. Please report it"
+                "an assertion of this program has failed while it served the loan (the log says which), perhaps by \
+                 what its peer or its client has sent: the loan is left alone until the node is started again, and the \
+                 others go on. Please report it"
             ),
         }
     }
@@ -122,28 +124,28 @@ impl core::fmt::Display for Unusable {
 
 /// The way that a frame takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum Egress {
     /// Our rail of this id.
     Rail(RailId),
     /// Through the memory that is shared with the peer in this place.
-    Private(usize),
+    Shm(usize),
 }
 
 /// Where frames are built.
-pub trait Rooms {
+pub trait FrameBuffers {
     /// Memory for the largest frame that goes this way. It is written only. Where there is none, the frame is lost: it
     /// is built elsewhere, and comes again when the time for its acknowledgement has passed.
-    fn of(&mut self, way: Way) -> &mut [u8];
+    fn of(&mut self, way: Egress) -> &mut [u8];
 }
 
-impl Rooms for [u8] {
-    fn of(&mut self, _way: Way) -> &mut [u8] {
+impl FrameBuffers for [u8] {
+    fn of(&mut self, _way: Egress) -> &mut [u8] {
         self
     }
 }
 
-impl Rooms for Vec<u8> {
-    fn of(&mut self, _way: Way) -> &mut [u8] {
+impl FrameBuffers for Vec<u8> {
+    fn of(&mut self, _way: Egress) -> &mut [u8] {
         self
     }
 }
@@ -167,7 +169,7 @@ fn name_of(loan: &LoanConfig) -> Option<(Option<[u8; KEY_BYTES]>, FunctionId)> {
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
     /// Which way.
-    pub way: Way,
+    pub way: Egress,
     /// Where to, on a rail.
     pub to: Option<Address>,
     /// Bytes of the frame.
@@ -227,7 +229,7 @@ pub struct Card<'m> {
     drives: Vec<Option<Drive<'m>>>,
     /// By place, as its cells go.
     parts: Vec<Option<LoanParts<'m>>>,
-    loans: Places<'m>,
+    loans: LoanTable<'m>,
     /// Who answers for which address: made anew whenever loans come or go.
     decoder: Rc<Decoder<Target>>,
     peers: Peers<'m>,
@@ -235,7 +237,7 @@ pub struct Card<'m> {
     lobby: Lobby<'m>,
     /// Drives that are lent no more, and of which a medium still has work.
     leaving: Vec<usize>,
-    /// Places whose loans there is no room for.
+    /// LoanTable whose loans there is no room for.
     without_room: Vec<usize>,
     /// See [`Card::contain_faults`].
     contains_faults: bool,
@@ -266,8 +268,8 @@ impl<'m> Card<'m> {
     /// earlier loans had there is given back, and new ones get what they need.
     ///
     /// # Errors
-    /// It is no ledger of this node and this program ([`NodeLedger::entitle`]), and is left as it is; or it is corrupt; or
-    /// too small for its drives ([`crate::ledger_bytes`]). A loan for which it is too small is unusable.
+    /// It is no ledger of this node and this program ([`NodeLedger::entitle`]), and is left as it is; or it is corrupt;
+    /// or too small for its drives ([`crate::ledger_bytes`]). A loan for which it is too small is unusable.
     ///
     /// # Panics
     /// If the configuration has no rail, a drive that cannot be, or two loans of one function.
@@ -301,7 +303,7 @@ impl<'m> Card<'m> {
             config,
             drives: Vec::new(),
             parts: vec![None; places],
-            loans: Places::vacant(places),
+            loans: LoanTable::vacant(places),
             decoder: Rc::default(),
             peers,
             lobby,

@@ -157,8 +157,8 @@ impl PeerCells {
         paths.filter_map(|path| Some((path, self.address(path)?)))
     }
 
-    /// Where frames from a rail of ours to one of the node go: to where it is on that path, else where others have found
-    /// its rail.
+    /// Where frames from a rail of ours to one of the node go: to where it is on that path, else where others have
+    /// found its rail.
     pub fn address_between(&self, own: RailId, peer: RailId) -> Option<Address> {
         self.address(PathId::new(own, peer)).or_else(|| self.proven_address(peer))
     }
@@ -300,8 +300,8 @@ impl LoanRole {
         }
     }
 
-    /// What there is room for in the ledger: a slot has it before its loan comes, so that a card can take that, and until
-    /// its machine is gone.
+    /// What there is room for in the ledger: a slot has it before its loan comes, so that a card can take that, and
+    /// until its machine is gone.
     pub fn room(&self) -> Option<LoanKind> {
         if matches!(self, Self::VacantSlot) { Some(LoanKind::Slot) } else { self.kind() }
     }
@@ -405,8 +405,8 @@ impl<'m> NodeLedger<'m> {
     }
 
     /// The cells of a loan for a new card, in steps of their own: what they were if there are any, else new ones; of a
-    /// vacant place what [`Self::retain`] has left there. `known` are those of all loans: whoever asks for one after the
-    /// other does not search the table for each.
+    /// vacant place what [`Self::retain`] has left there. `known` are those of all loans: whoever asks for one after
+    /// the other does not search the table for each.
     pub(crate) fn parts(
         &self,
         place: usize,
@@ -436,8 +436,8 @@ impl<'m> NodeLedger<'m> {
         self.obtain(owner)
     }
 
-    /// Takes back what no loan of a configuration and none of these drives has any more. A slot that has become vacant keeps its
-    /// cells until the place has another life: its machine may still be connected, and is answered.
+    /// Takes back what no loan of a configuration and none of these drives has any more. A slot that has become vacant
+    /// keeps its cells until the place has another life: its machine may still be connected, and is answered.
     pub(crate) fn retain(
         &self,
         loans: &[LoanConfig],
@@ -633,11 +633,11 @@ pub struct EdgeGauges {
     /// Number of the [`link::Cipher`] that protects frames; 0 before the first peer.
     pub cipher: Counter,
     /// The path through shared memory: 0 none, 1 it does not answer, 2 it answers. Round trip and loss as of a rail.
-    pub private_state: Counter,
+    pub shm_state: Counter,
     /// Its smoothed round trip in nanoseconds; zero while unknown.
-    pub private_rtt_ns: Counter,
+    pub shm_rtt_ns: Counter,
     /// Its lost packets of a million.
-    pub private_loss_ppm: Counter,
+    pub shm_loss_ppm: Counter,
     /// TLPs numbered and not committed by the peer.
     pub in_flight: Counter,
     /// Their bytes.

@@ -18,7 +18,8 @@ pub struct CardConfig {
     pub identity: NodeKey,
     /// Its name.
     pub name: Name,
-    /// Its domain. What it lends lies there, and what it borrows for its own programs; a virtual machine has another one.
+    /// Its domain. What it lends lies there, and what it borrows for its own programs; a virtual machine has another
+    /// one.
     pub domain: DomainId,
     /// Which life of the ledger this is.
     pub incarnation: Incarnation,

@@ -5,8 +5,8 @@ use core::cell::Cell as StdCell;
 use base::ledger::{Journal, Owner};
 
 use crate::config::{LendConfig, LoanConfig, LoanRole};
+use crate::loan_table::LoanTable;
 use crate::parts::{DriveCells, DriveConfig, FairShare, Subsystem};
-use crate::places::Places;
 
 /// A drive of which at least one function is lent.
 pub(crate) struct Drive<'m> {
@@ -87,7 +87,7 @@ impl<'m> Drive<'m> {
     /// The loan whose function's work the medium gets next, if any has some. What the card before may have left half
     /// written comes first, of whichever function: any of them may read it. `asked` says whom it asks: what it asks of
     /// one is committed before the next.
-    pub(crate) fn pick(&mut self, loans: &mut Places<'m>, asked: &mut usize) -> Option<usize> {
+    pub(crate) fn pick(&mut self, loans: &mut LoanTable<'m>, asked: &mut usize) -> Option<usize> {
         let Self { loans: own, share, journal, .. } = self;
         for loan in own.iter().filter(|loan| loans.may_work(**loan)) {
             *asked = *loan;

@@ -82,7 +82,8 @@ pub(crate) trait Endpoint<'m> {
     /// now.
     fn forget(&mut self, _now: Instant) {}
 
-    /// What is borrowed is to be given back: leaves it in order, which has happened once [`Endpoint::may_close`] says so.
+    /// What is borrowed is to be given back: leaves it in order, which has happened once [`Endpoint::may_close`] says
+    /// so.
     fn begin_closing(&mut self, _now: Instant) {}
 
     /// Whether what is borrowed can be given back.

@@ -15,7 +15,7 @@ pub(crate) struct ChannelGauges {
     rail_peers: [u64; MAX_RAILS],
     cipher: u64,
     /// The same of the path through shared memory.
-    private: [u64; 3],
+    shm: [u64; 3],
     peer: Option<(NodeId, Name, DomainId)>,
 }
 
@@ -40,7 +40,7 @@ impl ChannelGauges {
             rails,
             rail_peers,
             cipher: channel.cipher().map_or(0, |cipher| cipher as u64),
-            private: of(channel.private_status(now)),
+            shm: of(channel.shm_status(now)),
             peer: channel.peer(),
         }
     }
@@ -57,10 +57,10 @@ impl ChannelGauges {
             edge.loss_ppm[rail].set(*loss);
         }
         edge.cipher.set(self.cipher);
-        let [round_trip, state, loss] = self.private;
-        edge.private_rtt_ns.set(round_trip);
-        edge.private_state.set(state);
-        edge.private_loss_ppm.set(loss);
+        let [round_trip, state, loss] = self.shm;
+        edge.shm_rtt_ns.set(round_trip);
+        edge.shm_state.set(state);
+        edge.shm_loss_ppm.set(loss);
         if let Some((node, name, domain)) = self.peer {
             edge.set_peer(node, name, domain);
         }

@@ -31,13 +31,13 @@ mod endpoint;
 mod gauges;
 mod lender;
 mod loan;
+mod loan_table;
 mod map;
 pub mod native;
 mod opening;
 mod parts;
 mod peer;
 mod peers;
-mod places;
 mod refusal;
 mod requests;
 mod sightings;
@@ -47,7 +47,7 @@ mod whereabouts;
 
 pub use apertures::{APERTURE_BYTES, Target, base_of, decoder_of};
 pub use borrower::BorrowedDrive;
-pub use card::{Card, CardEvent, MediaWork, Outgoing, RailsError, Rooms, Unusable, Way};
+pub use card::{Card, CardEvent, Egress, FrameBuffers, MediaWork, Outgoing, RailsError, Unusable};
 pub use cells::{
     Address, EdgeGauges, EndCells, Gauges, LedgerLoans, LoanCells, LoanKind, LoanParts, MAX_DRIVES,
     MAX_LOANS, MAX_RAILS, MAX_SLOTS, NO_GAUGES, NodeLedger, PeerCells, ledger_bytes,
@@ -75,7 +75,7 @@ pub use host::vfio_user::{
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::StreamStats;
 pub use link::pair::{COPIES, FunctionId, LobbyStats, OfferCells, Stats as ChannelStats};
-pub use link::path::PRIVATE_WINDOW;
+pub use link::path::SHM_WINDOW;
 pub use link::{
     Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Secret,
     Tenancy, is_proof, prove,

@@ -25,8 +25,8 @@ use crate::config::{CardConfig, LoanRole};
 use crate::drive::Drive;
 use crate::endpoint::{Remains, compose};
 use crate::gauges::ChannelGauges;
+use crate::loan_table::Deadline;
 use crate::opening::Opening;
-use crate::places::Deadline;
 use crate::refusal::Refusal;
 use crate::transaction::requester_of;
 
@@ -386,8 +386,8 @@ impl<'m> Loan<'m> {
         Some(answer)
     }
 
-    /// What follows from a verb: how the stream begins and ends, late TLPs, and the flow between the parts. `channel` is
-    /// that of the peer, where there is one.
+    /// What follows from a verb: how the stream begins and ends, late TLPs, and the flow between the parts. `channel`
+    /// is that of the peer, where there is one.
     pub(crate) fn advance(
         &mut self,
         now: Instant,
@@ -606,7 +606,7 @@ impl<'m> Loan<'m> {
                 events.extend(met.map(|(node, incarnation)| CardEvent::Met(index, node, incarnation)));
             }
         }
-        let unusable = self.misplaced.map(Unusable::Place).or_else(|| self.end.unusable());
+        let unusable = self.misplaced.map(Unusable::Window).or_else(|| self.end.unusable());
         if !self.ready && self.end.is_ready() {
             self.ready = true;
             events.push_back(CardEvent::Ready(index));

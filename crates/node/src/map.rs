@@ -1,5 +1,5 @@
-//! Who reaches what of a node, for whoever asks the agent: the same constants that a card's tables are made of, and what
-//! the ledger has of guests.
+//! Who reaches what of a node, for whoever asks the agent: the same constants that a card's tables are made of, and
+//! what the ledger has of guests.
 
 use base::ledger::PAGE_SIZE;
 use fabric::Rights;

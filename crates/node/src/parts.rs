@@ -1,7 +1,7 @@
 //! What a node is composed of today: which devices it can lend, and which driver it has for those that it borrows.
 //!
-//! Nobody else here says what they are. The ledger has their cells, [`crate::endpoint::compose`] puts them together, and
-//! a slot knows what their class asks of it.
+//! Nobody else here says what they are. The ledger has their cells, [`crate::endpoint::compose`] puts them together,
+//! and a slot knows what their class asks of it.
 
 pub use device::nvme::{
     COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError,

@@ -12,14 +12,14 @@ use base::times::HOLD;
 use base::{Instant, Rule};
 use link::frame::{Header, Kind, MAX_FRAME};
 use link::pair::{COPIES, Channel, ChannelConfig, Course, Heard, MAX_STREAMS, Streams};
-use link::{CallName, PathConfig, PathId, PublicKey, Room, Sink, Stream, Transmit};
+use link::{CallName, FrameBuffer, PathConfig, PathId, PublicKey, Sink, Stream, Transmit};
 
 use self::addresses::Addresses;
 use self::callers::Callers;
-use crate::card::{Outgoing, Rooms, Way};
+use crate::card::{Egress, FrameBuffers, Outgoing};
 use crate::cells::{Address, MAX_RAILS, PeerCells};
 use crate::config::{CardConfig, LoanRole, RailConfig, Rails, Route};
-use crate::places::{Deadline, Places};
+use crate::loan_table::{Deadline, LoanTable};
 use crate::whereabouts::Whereabouts;
 
 /// How frames to this node name the channel with the peer in this place.
@@ -28,19 +28,19 @@ pub(crate) fn channel_index(place: usize) -> ChannelIndex {
 }
 
 /// The way that `path` of the channel with the peer in this place stands for.
-fn way(path: PathId, place: usize) -> Way {
-    path.rails().map_or(Way::Private(place), |(own, _)| Way::Rail(own))
+fn way(path: PathId, place: usize) -> Egress {
+    path.rails().map_or(Egress::Shm(place), |(own, _)| Egress::Rail(own))
 }
 
-/// The rooms of one peer.
-struct PeerRooms<'r, R: ?Sized> {
-    rooms: &'r mut R,
+/// The buffers of one peer.
+struct PeerBuffers<'r, R: ?Sized> {
+    buffers: &'r mut R,
     place: usize,
 }
 
-impl<R: Rooms + ?Sized> Room for PeerRooms<'_, R> {
+impl<R: FrameBuffers + ?Sized> FrameBuffer for PeerBuffers<'_, R> {
     fn of(&mut self, path: PathId) -> &mut [u8] {
-        self.rooms.of(way(path, self.place))
+        self.buffers.of(way(path, self.place))
     }
 }
 
@@ -206,8 +206,8 @@ impl<'m> Peer<'m> {
         path.rails().and_then(|(_, rail)| self.said(rail))
     }
 
-    /// It has proven to be at this address of a path. Where other paths to its rail led to the same address as this one,
-    /// they still do.
+    /// It has proven to be at this address of a path. Where other paths to its rail led to the same address as this
+    /// one, they still do.
     fn locate(&self, path: PathId, address: Address) {
         let Some((_, rail)) = path.rails() else { return };
         let before = self.cells.address(path);
@@ -460,14 +460,14 @@ impl<'m> Peer<'m> {
         &mut self,
         now: Instant,
         place: usize,
-        rooms: &mut (impl Rooms + ?Sized),
+        buffers: &mut (impl FrameBuffers + ?Sized),
         view: &mut LoanStreams<'_, 'm>,
     ) -> Option<Outgoing> {
         if !self.may_transmit() {
             return None;
         }
         self.deadline.take();
-        let room = &mut PeerRooms { rooms, place };
+        let room = &mut PeerBuffers { buffers, place };
         if let Some(copy) = self.callers.next_copy() {
             let len = copy.bytes.len();
             room.of(copy.path)[..len].copy_from_slice(&copy.bytes);
@@ -480,7 +480,7 @@ impl<'m> Peer<'m> {
                 return None;
             };
             let way = way(frame.path, place);
-            if let Way::Private(_) = way {
+            if let Egress::Shm(_) = way {
                 return Some(Outgoing { way, to: None, len: frame.len });
             }
             let bytes = &room.of(frame.path)[..frame.len];
@@ -529,7 +529,7 @@ fn is_call(frame: &[u8]) -> bool {
 
 /// The streams of the loans with one peer, as its channel sees them.
 pub(crate) struct LoanStreams<'a, 'm> {
-    loans: &'a mut Places<'m>,
+    loans: &'a mut LoanTable<'m>,
     place: usize,
     course: Option<Course>,
     known: BTreeMap<StreamId, usize>,
@@ -539,7 +539,7 @@ pub(crate) struct LoanStreams<'a, 'm> {
 pub(crate) fn with_streams<'m, T>(
     peer: &mut Peer<'m>,
     place: usize,
-    loans: &mut Places<'m>,
+    loans: &mut LoanTable<'m>,
     act: impl FnOnce(&mut Peer<'m>, &mut LoanStreams<'_, 'm>) -> T,
 ) -> T {
     let (course, known) = (peer.channel.course(), core::mem::take(&mut peer.known));
@@ -553,7 +553,7 @@ impl LoanStreams<'_, '_> {
     /// The loan that has this stream.
     pub(crate) fn find(&mut self, id: StreamId) -> Option<usize> {
         let (key, place) = (Some((self.course?, id)), self.place);
-        let is_it = |loan: usize, loans: &Places<'_>| {
+        let is_it = |loan: usize, loans: &LoanTable<'_>| {
             loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && loan.stream_id() == key)
         };
         let known = self.known.get(&id).copied().filter(|loan| is_it(*loan, self.loans));

@@ -12,8 +12,8 @@ use link::{PublicKey, derive};
 
 use crate::cells::{NodeLedger, PeerCells, SPARE_PEERS, peer_places};
 use crate::config::{CardConfig, LoanRole};
+use crate::loan_table::LoanTable;
 use crate::peer::Peer;
-use crate::places::Places;
 use crate::whereabouts::Whereabouts;
 
 /// How long a node that has called keeps its place without a stream: time to ask for one.
@@ -36,11 +36,11 @@ pub(crate) struct Peers<'m> {
 
 /// A place for a node that calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Entry {
     /// It has this one.
     Present(usize),
     /// It may have this one, whoever has it now.
-    Place(usize),
+    Vacant(usize),
     /// There is none.
     Full,
 }
@@ -82,8 +82,8 @@ impl<'m> Peers<'m> {
         Ok(vacant)
     }
 
-    /// A node that has something of this one in a group gets a place, so that it is called where it was last. In steps of
-    /// their own.
+    /// A node that has something of this one in a group gets a place, so that it is called where it was last. In steps
+    /// of their own.
     ///
     /// # Errors
     /// The ledger is corrupt.
@@ -111,8 +111,8 @@ impl<'m> Peers<'m> {
         peers.for_each(Peer::forget_located);
     }
 
-    /// Which lives of which nodes have something of this one, in which group, in ascending order. In a step of its own: what is news of
-    /// where they are.
+    /// Which lives of which nodes have something of this one, in which group, in ascending order. In a step of its own:
+    /// what is news of where they are.
     pub(crate) fn set_holders(
         &mut self,
         now: Instant,
@@ -137,18 +137,18 @@ impl<'m> Peers<'m> {
         (node, group): (NodeId, Group),
         ledger: &NodeLedger<'m>,
         card: &CardConfig,
-        loans: &Places<'m>,
+        loans: &LoanTable<'m>,
         now: Instant,
-    ) -> Room {
+    ) -> Entry {
         let is_own = node == card.identity.id();
         let is_node = |peer: &Peer<'_>| (peer.node(), peer.group()) == (node, group);
         let is_it = |peer: &Peer<'_>| is_node(peer) && !(is_own && peer.calls_itself());
         if let Some(place) = self.position(is_it) {
-            return Room::Present(place);
+            return Entry::Present(place);
         }
         let vacant = self.vacant(ledger);
         if vacant < places_of(card) {
-            return Room::Place(vacant);
+            return Entry::Vacant(vacant);
         }
         // Whoever has no stream makes room, who was heard first before all others.
         let wanted = self.wanted(now, card, loans);
@@ -156,7 +156,7 @@ impl<'m> Peers<'m> {
             !wanted[*place] && now.since(peer.channel.listens_since()) >= WITHOUT_STREAM
         });
         let oldest = idle.min_by_key(|(_, peer)| peer.channel.last_heard());
-        oldest.map_or(Room::Full, |(place, _)| Room::Place(place))
+        oldest.map_or(Entry::Full, |(place, _)| Entry::Vacant(place))
     }
 
     /// Whether so few places are left that nobody gets one, or takes one from somebody else, who may be a recording.
@@ -165,7 +165,7 @@ impl<'m> Peers<'m> {
     }
 
     /// By place, whether a loan has a stream with the peer or wants one, or the peer is called because it has one.
-    fn wanted(&self, now: Instant, card: &CardConfig, loans: &Places<'m>) -> Vec<bool> {
+    fn wanted(&self, now: Instant, card: &CardConfig, loans: &LoanTable<'m>) -> Vec<bool> {
         let is_called = |peer: &Option<Peer<'_>>| peer.as_ref().is_some_and(|it| it.is_called_as_holder(now));
         let mut wanted: Vec<bool> = self.places.iter().map(is_called).collect();
         for (loan, config) in card.loans.iter().enumerate() {
@@ -184,7 +184,7 @@ impl<'m> Peers<'m> {
         now: Instant,
         journal: Journal<'m>,
         card: &CardConfig,
-        loans: &Places<'m>,
+        loans: &LoanTable<'m>,
     ) -> Vec<usize> {
         let since = |peer: &Peer<'_>| peer.channel.last_heard().max(peer.channel.listens_since());
         let silent = self.iter().filter(|(_, peer)| now.since(since(peer)) >= SILENCE);
@@ -202,11 +202,11 @@ impl<'m> Peers<'m> {
     }
 
     /// What the lobby is to know of a node.
-    pub(crate) fn known_call(&self, room: Room) -> Presence {
+    pub(crate) fn known_call(&self, room: Entry) -> Presence {
         match room {
-            Room::Present(place) => Presence::Channel(self.known(place)),
-            Room::Place(_) => Presence::Channel(None),
-            Room::Full => Presence::NoRoom,
+            Entry::Present(place) => Presence::Channel(self.known(place)),
+            Entry::Vacant(_) => Presence::Channel(None),
+            Entry::Full => Presence::NoRoom,
         }
     }
 

@@ -46,8 +46,8 @@ impl Cause {
         1 + Self::ALL.iter().position(|cause| *cause == self).unwrap_or_default() as u64
     }
 
-    /// The least make room. Anybody can cause as many refusals as he likes, and whoever is let in as many twins; of this
-    /// node there is one.
+    /// The least make room. Anybody can cause as many refusals as he likes, and whoever is let in as many twins; of
+    /// this node there is one.
     fn rank(self) -> u8 {
         match self {
             Self::NotAllowed | Self::Unproven => 1,

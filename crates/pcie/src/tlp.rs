@@ -1,8 +1,8 @@
 //! Transaction layer packets: the owned [`Header`], the checked view [`TlpView`] over received bytes, and the
 //! errors of both.
 //!
-//! One rule holds throughout: a packet that parses has exactly one encoding, the bytes it came from; but for its digest,
-//! which is not a part of the header. Reserved bits
+//! One rule holds throughout: a packet that parses has exactly one encoding, the bytes it came from; but for its
+//! digest, which is not a part of the header. Reserved bits
 //! therefore must be zero, and fields that a receiver may check are checked ([`Header::check`]); the same check
 //! guards what this side encodes.
 
@@ -72,7 +72,8 @@ impl Header {
     /// Decodes a header from the start of `bytes`, which need not hold the payload.
     ///
     /// # Errors
-    /// As [`TlpView::parse`], except that a missing payload is none; [`ParseError::Unsupported`] where a digest follows.
+    /// As [`TlpView::parse`], except that a missing payload is none; [`ParseError::Unsupported`] where a digest
+    /// follows.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Self, ParseError> {
         let [d0, d1, d2] = dwords(bytes, 0)?;

@@ -1,6 +1,6 @@
-//! The agents: what [`node::agent`] decides is done here in virtual time, with disks and starts that take theirs. And what
-//! agents do about what their cards tell them, as `io::agent` and the program's roles do it: who uses what is lent becomes
-//! durable, and whoever has given everything back ends.
+//! The agents: what [`node::agent`] decides is done here in virtual time, with disks and starts that take theirs. And
+//! what agents do about what their cards tell them, as `io::agent` and the program's roles do it: who uses what is lent
+//! becomes durable, and whoever has given everything back ends.
 
 use base::Instant;
 use base::ids::Incarnation;

@@ -19,8 +19,8 @@ pub struct Canary {
     pub checker: Option<&'static str>,
 }
 
-/// Switches off each rule and runs seeds from `first_seed` on, at most `max_seeds` a rule, until one fails: several rules
-/// at a time, one a processor.
+/// Switches off each rule and runs seeds from `first_seed` on, at most `max_seeds` a rule, until one fails: several
+/// rules at a time, one a processor.
 pub fn canaries(first_seed: u64, max_seeds: u64) -> Vec<Canary> {
     let (rest, done) = (Mutex::new(Rule::ALL.iter().enumerate()), Mutex::new(Vec::new()));
     let next = || rest.lock().expect("nobody has panicked").next();

@@ -7,8 +7,8 @@ use core::time::Duration;
 use link::{Name, Secret};
 use node::agent::Agent;
 use node::{
-    BorrowEdge, Card, CardConfig, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole, NodeKey,
-    NodeLedger, Route, Way, Whereabouts,
+    BorrowEdge, Card, CardConfig, Egress, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole, NodeKey,
+    NodeLedger, Route, Whereabouts,
 };
 
 use crate::checkers::freshness::{Freshness, Origin};
@@ -318,7 +318,7 @@ impl<'w> World<'w> {
             };
             let frame = &buffer[..outgoing.len];
             self.check_frame(node, frame);
-            let (Way::Rail(rail), Some(to)) = (outgoing.way, outgoing.to) else {
+            let (Egress::Rail(rail), Some(to)) = (outgoing.way, outgoing.to) else {
                 self.write_memory(node, frame);
                 continue;
             };

@@ -745,8 +745,8 @@ impl Guest {
         let is_new = (next[14] & 1 != 0) == self.queues[1].turns.is_multiple_of(2);
         let (tail, head) = (self.queues[1].tail, self.queues[1].head);
         format!(
-            "{:?}, {} to ask, tail {tail} head {head}, next completion there: {is_new}, {}, waits for {} replies, {} bytes to \
-             send, unanswered {:?}",
+            "{:?}, {} to ask, tail {tail} head {head}, next completion there: {is_new}, {}, waits for {} replies, {} \
+             bytes to send, unanswered {:?}",
             self.phase,
             self.left,
             self.machine.report(),

@@ -7,7 +7,7 @@ use base::ids::{Incarnation, LifeId, RailId};
 use base::times::{HANDSHAKE_RETRY_MAX, REFUSAL_PAUSE};
 use link::Tenancy;
 use link::frame::{Header, Kind};
-use node::{Address, Card, NodeLedger, Way};
+use node::{Address, Card, Egress, NodeLedger};
 
 use crate::checkers::freshness::Origin;
 use crate::checkers::names;
@@ -105,7 +105,7 @@ impl World<'_> {
             let now = now + HANDSHAKE_RETRY_MAX * attempt as u32;
             card.handle_timeout(now);
             while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
-                let (Way::Rail(rail), Some(to)) = (sent.way, sent.to) else { continue };
+                let (Egress::Rail(rail), Some(to)) = (sent.way, sent.to) else { continue };
                 let rail = rail.get();
                 let bytes = self.buffer[..sent.len].to_vec();
                 let (from, origin) = (REPEATER, Origin::Peer);

@@ -18,7 +18,7 @@ use base::{Instant, RuleSet};
 use core::time::Duration;
 use link::frame::Header;
 use link::pair::Channel;
-use node::{BorrowEdge, Card, CardConfig, CardEvent, Way};
+use node::{BorrowEdge, Card, CardConfig, CardEvent, Egress};
 
 pub(crate) use self::client::Client;
 use self::seat::Seat;
@@ -192,7 +192,7 @@ impl<'w> World<'w> {
     /// The agents agree on memory as soon as the nodes have met.
     fn share(&mut self) {
         if seat::can_share(self.ends(), self.now) {
-            self.seats.iter_mut().for_each(|seat| seat.card.set_private(self.now, PEER, true));
+            self.seats.iter_mut().for_each(|seat| seat.card.set_shm(self.now, PEER, true));
         }
     }
 
@@ -237,15 +237,15 @@ impl<'w> World<'w> {
             let mut frame = self.buffer[..sent.len].to_vec();
             let lied = self.seats[node].card.stream_id(LIED);
             let is_lied = Header::parse(&frame).is_ok_and(|header| lied == Some(header.stream));
-            if lies && sent.way == Way::Private(PEER) && is_lied && dice.chance(400) {
+            if lies && sent.way == Egress::Shm(PEER) && is_lied && dice.chance(400) {
                 let told = told(&self.seats[1 - node].card, self.liar, dice);
-                twist::twist(dice, &told, twist::Reach::Stream, &mut frame);
+                twist::twist(dice, &told, twist::Extent::Stream, &mut frame);
                 self.lies.told += 1;
             }
             let other = &mut self.seats[1 - node];
             match sent.way {
-                Way::Rail(rail) => other.card.handle_frame(now, rail, seat::address(node), &mut frame),
-                Way::Private(_) => other.card.handle_private_frame(now, PEER, &mut frame),
+                Egress::Rail(rail) => other.card.handle_frame(now, rail, seat::address(node), &mut frame),
+                Egress::Shm(_) => other.card.handle_shm_frame(now, PEER, &mut frame),
             }
             other.check_commit();
         }
@@ -290,7 +290,7 @@ fn told(card: &Card<'_>, liar: Liar, dice: &mut dyn Dice) -> twist::Told {
     };
     // What its stream was given: any other name would have each access denied.
     let (requesters, is_lent) = (vec![node::requester_of(LIED)], liar == Liar::Borrower);
-    twist::Told::of(card, LIED, twist::Place { domain: DomainId(domain), is_lent, base, requesters })
+    twist::Told::of(card, LIED, twist::Target { domain: DomainId(domain), is_lent, base, requesters })
 }
 
 fn config(node: usize, liar: Liar) -> CardConfig {

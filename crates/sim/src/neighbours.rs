@@ -121,7 +121,7 @@ impl World<'_> {
 
     fn tell_neighbour(&mut self, node: usize, is_there: bool) {
         if let Some(place) = self.neighbour_place(node)
-            && self.act(node, |card, now| card.set_private(now, place, is_there))
+            && self.act(node, |card, now| card.set_shm(now, place, is_there))
         {
             self.wake_at(node, self.now);
         }
@@ -173,7 +173,7 @@ impl World<'_> {
             }
             // What a card takes and does not live to commit is gone.
             let Some(mut frame) = neighbours.memory.rings[node].pop_front() else { break };
-            self.arrive_private(node, &mut frame);
+            self.arrive_shm(node, &mut frame);
         }
         if self.nodes[node].card.is_some() {
             self.service(node);

@@ -2,10 +2,11 @@
 //!
 //! Three nodes, all cards of them our own. The first two lend to each other. The third, the *rogue*, has a key of its
 //! own and thus a channel with each of them; it borrows one function, lends another, asks for one of which it does not
-//! know the secret, and for one that is assigned anew some time, which it is told later, or not at all. Whatever it sends through the memory that it shares
-//! with them is changed on its way, in any part: it opens, closes and describes streams, speaks in those of others, of
-//! older generations, before they are open, with anybody's requester ids and addresses, and lies about packets,
-//! credits and cards as well. Cards are killed meanwhile, and the rogue begins anew, with and without its ledger.
+//! know the secret, and for one that is assigned anew some time, which it is told later, or not at all. Whatever it
+//! sends through the memory that it shares with them is changed on its way, in any part: it opens, closes and describes
+//! streams, speaks in those of others, of older generations, before they are open, with anybody's requester ids and
+//! addresses, and lies about packets, credits and cards as well. Cards are killed meanwhile, and the rogue begins anew,
+//! with and without its ledger.
 //!
 //! Its own loans may fail. But no card dies, every step ends with its commit, what the other two lend each other keeps
 //! every byte, and no function is the rogue's of which it does not know the secret, or whose assignment is over
@@ -20,14 +21,14 @@ use base::ledger::Arena;
 use base::{Instant, RuleSet};
 use link::frame::Header;
 use link::{PublicKey, Tenancy};
-use node::{BorrowEdge, CardConfig, CardEvent, LoanRole, NodeLedger, Refusal, Way};
+use node::{BorrowEdge, CardConfig, CardEvent, Egress, LoanRole, NodeLedger, Refusal};
 
 use self::lies::{Memory, Streams};
 use crate::checkers::{names, opening};
 use crate::client::Finding;
 use crate::death::{End, survive};
 use crate::liars::seat::{self, Seat};
-use crate::liars::twist::{Place, Told};
+use crate::liars::twist::{Target, Told};
 use crate::liars::{Client, Dice, FRAMES, PATIENCE, TURN};
 use crate::random::Random;
 use crate::{Failure, Options, Summary};
@@ -267,7 +268,7 @@ impl<'w> World<'w> {
             if seat::can_share(ends.map(|(one, other)| self.channel(one, other)), self.now) {
                 for (one, other) in ends {
                     let Some(peer) = self.peer_of(one, other) else { continue };
-                    self.seats[one].card.set_private(self.now, peer, true);
+                    self.seats[one].card.set_shm(self.now, peer, true);
                 }
             }
         }
@@ -325,12 +326,12 @@ impl<'w> World<'w> {
             };
             let mut frame = self.buffer[..sent.len].to_vec();
             match sent.way {
-                Way::Rail(rail) => {
+                Egress::Rail(rail) => {
                     let to = sent.to.map_or(0, |to| usize::from(to.0[0])) - 1;
                     self.seats[to].card.handle_frame(now, rail, seat::address(node), &mut frame);
                     self.check(to)?;
                 }
-                Way::Private(peer) => {
+                Egress::Shm(peer) => {
                     let to = self.node_of(node, peer);
                     if node == ROGUE {
                         self.memories[to].keep(&frame);
@@ -413,7 +414,7 @@ impl<'w> World<'w> {
     fn deliver(&mut self, from: usize, to: usize, frame: &mut [u8]) -> Result<(), Finding> {
         let Some(peer) = self.peer_of(to, from) else { return self.check(to) };
         let fence = self.fence(to, peer, frame);
-        self.seats[to].card.handle_private_frame(self.now, peer, frame);
+        self.seats[to].card.handle_shm_frame(self.now, peer, frame);
         if let Some((loan, fence)) = fence {
             let card = &self.seats[to].card;
             let taken = card.stream(loan).receiver().expected();
@@ -467,7 +468,7 @@ impl<'w> World<'w> {
         let seat = &self.seats[node];
         let requesters = (0..seat.config.loans.len()).map(node::requester_of).chain([pcie::Bdf(0)]).collect();
         let is_lent = matches!(seat.config.loans[loan].role, LoanRole::Lend { .. });
-        let place = Place { domain: seat.config.domain, is_lent, base: node::base_of(loan), requesters };
+        let place = Target { domain: seat.config.domain, is_lent, base: node::base_of(loan), requesters };
         Told::of(&seat.card, loan, place)
     }
 

@@ -7,7 +7,7 @@ use base::Instant;
 use base::times::{HANDSHAKE_RETRY_MAX, PENDING_KEYS};
 use link::State;
 use link::frame::{Header, Kind};
-use node::{Address, Card, NodeKey, Way};
+use node::{Address, Card, Egress, NodeKey};
 
 use crate::cards::LONGEST_ABSENCE;
 use crate::checkers::freshness::Origin;
@@ -41,7 +41,7 @@ impl World<'_> {
                 let now = now + HANDSHAKE_RETRY_MAX * attempt as u32;
                 card.handle_timeout(now);
                 while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
-                    let (Way::Rail(rail), Some(to)) = (sent.way, sent.to) else { continue };
+                    let (Egress::Rail(rail), Some(to)) = (sent.way, sent.to) else { continue };
                     let rail = rail.get();
                     let bytes = self.buffer[..sent.len].to_vec();
                     let (from, origin, by) = (REPEATER, Origin::Peer, Life { node: BORROWER, number: 0 });

@@ -26,7 +26,8 @@ pub(crate) struct Spoofer {
     random: Random,
     /// Of a thousand frames, so many.
     share: u64,
-    /// By the lender's peer and that one's rail: bytes that it may send there, for what has come from there, and has sent there.
+    /// By the lender's peer and that one's rail: bytes that it may send there, for what has come from there, and has
+    /// sent there.
     allowed: BTreeMap<(usize, u8), usize>,
     sent: BTreeMap<(usize, u8), usize>,
 }

@@ -23,7 +23,7 @@ fn place_of(card: &Card<'_>, header: &Header) -> Option<usize> {
         let peer = card.channel(*place).and_then(Channel::peer);
         peer.is_some_and(|(.., domain)| domain == header.destination.domain)
     };
-    let is_sealed = matches!(header.kind, Kind::Sealed | Kind::Private);
+    let is_sealed = matches!(header.kind, Kind::Sealed | Kind::Shm);
     card.peers().map(|(place, _)| place).find(is_its).filter(|_| is_sealed)
 }
 
@@ -222,7 +222,7 @@ impl<'w> World<'w> {
         }
         if let Some(place) = place {
             self.check_sealed(node, &card, place, &header);
-        } else if matches!(header.kind, Kind::Sealed | Kind::Private) {
+        } else if matches!(header.kind, Kind::Sealed | Kind::Shm) {
             self.fail(
                 names::ASSERTION,
                 format!("a frame is for nobody whom node {node} has met: {header:?}"),
@@ -290,7 +290,7 @@ impl<'w> World<'w> {
         let place = header.map_or(usize::MAX, |header| (header.channel.0 as usize).wrapping_sub(1));
         let packet = header.map_or(0, |header| header.packet_number);
         self.log.event(self.now, Some(node), "rx", rail.into(), packet);
-        let is_sealed = |header: &Header| matches!(header.kind, Kind::Sealed | Kind::Private);
+        let is_sealed = |header: &Header| matches!(header.kind, Kind::Sealed | Kind::Shm);
         let sealed = header.filter(is_sealed);
         let before = sealed.and_then(|_| self.reception(node, place));
         let repeats = sealed.and_then(|_| self.repeats(node, place));
@@ -343,13 +343,13 @@ impl<'w> World<'w> {
     }
 
     /// A frame comes through memory.
-    pub(crate) fn arrive_private(&mut self, node: usize, bytes: &mut [u8]) {
+    pub(crate) fn arrive_shm(&mut self, node: usize, bytes: &mut [u8]) {
         let Ok(header) = Header::parse(bytes) else { return };
         self.log.event(self.now, Some(node), "rx", header.path().index() as u64, header.packet_number);
         let Some(place) = self.neighbour_place(node) else { return };
         let before = self.reception(node, place);
         let original = bytes.to_vec();
-        if self.dies_here(node) || !self.act(node, |card, now| card.handle_private_frame(now, place, bytes)) {
+        if self.dies_here(node) || !self.act(node, |card, now| card.handle_shm_frame(now, place, bytes)) {
             return;
         }
         if let (Some((count, newest)), Some((count_after, newest_after))) =
@@ -542,8 +542,8 @@ impl<'w> World<'w> {
         self.nodes[node].card.as_ref().map_or(usize::MAX, |card| card.pages(loan).used())
     }
 
-    /// All that was used was granted again, and for non-posted requests that is as much as at the beginning. Of the last
-    /// of it a sender may not know: a frame that told of it was lost, and who needs it asks.
+    /// All that was used was granted again, and for non-posted requests that is as much as at the beginning. Of the
+    /// last of it a sender may not know: a frame that told of it was lost, and who needs it asks.
     fn credits_are_whole(&self, borrower: usize, loan: usize) -> bool {
         let [Some(lender), Some(borrower)] = [LENDER, borrower].map(|node| self.nodes[node].card.as_ref())
         else {
@@ -577,7 +577,8 @@ impl<'w> World<'w> {
             let flow = card.stream(loan);
             let sender = &flow.port.sender;
             text += &format!(
-                "; node {node} loan {loan}: {:?}, next {} committed {} blocked {} tags {} expected {} pages {} credits {:?} grants {:?}",
+                "; node {node} loan {loan}: {:?}, next {} committed {} blocked {} tags {} expected {} pages {} credits \
+                 {:?} grants {:?}",
                 card.state(loan),
                 sender.next(),
                 sender.committed(),

@@ -66,7 +66,8 @@ macro_rules! field {
             ((self.0 & $crate::fields::mask!($repr, $hi, $lo)) >> $lo) as $ty
         }
 
-        #[doc = concat!("This value with [`Self::", stringify!($get), "`] replaced. Panics if it does not fit into bits ",
+        #[doc = concat!("This value with [`Self::", stringify!($get), "`] replaced. Panics if it does not fit into \
+                                                            bits ",
             stringify!($hi), ":", stringify!($lo), ".")]
         #[must_use]
         pub const fn $with(self, value: $ty) -> Self {

@@ -53,8 +53,8 @@ impl core::fmt::Display for LedgerError {
             Self::NoLedger => write!(f, "the memory that the agent has given is no ledger"),
             Self::OtherLayout { found, wanted } => write!(
                 f,
-                "the ledger has layout {:016x}, and this program's is {:016x}: it was made by another version of the program, \
-                 so start the node again as a whole",
+                "the ledger has layout {:016x}, and this program's is {:016x}: it was made by another version of the \
+                 program, so start the node again as a whole",
                 found.0, wanted.0
             ),
             Self::OtherSize(says, has) => {
@@ -70,8 +70,8 @@ impl core::fmt::Display for LedgerError {
 impl core::error::Error for LedgerError {}
 
 impl RawMemory<'_> {
-    /// Makes new memory a ledger of this layout and node, and tells one that has grown so: before a card has it. What is
-    /// in it stays.
+    /// Makes new memory a ledger of this layout and node, and tells one that has grown so: before a card has it. What
+    /// is in it stays.
     pub fn entitle(&self, layout: LayoutHash, node: NodeId) {
         let Some(header) = self.header() else { return };
         // Nobody else has it yet, and whoever dies half-way leaves what is no ledger.

@@ -127,7 +127,8 @@ impl<'m> RawMemory<'m> {
     /// The ledger in this memory. Any bytes are a valid root, but only zeroes or what a card left make sense.
     pub fn ledger<R: FromBytes>(self, hook: Option<&'m dyn Hook>, rules: RuleSet) -> Ledger<'m, R> {
         assert!(self.len >= LedgerRoot::<R>::SIZE, "the memory holds the whole root of the ledger");
-        // SAFETY: `new` was promised valid memory for `'m`; the length was checked. What lies beyond it has no cells yet.
+        // SAFETY: `new` was promised valid memory for `'m`; the length was checked. What lies beyond it has no cells
+        // yet.
         let journal = unsafe { Journal::new(self.base.as_ptr(), self.reach, hook, rules) };
         let root = self.cells(LedgerRoot::<R>::OFFSET).expect("checked above, and the offset is a page's");
         Ledger { journal, root }

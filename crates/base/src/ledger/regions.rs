@@ -153,8 +153,8 @@ impl<'m> Regions<'m> {
         owners
     }
 
-    /// The cells of this kind that `owner` has from now on: all zeroes, unless it has had them before. A step of its own,
-    /// so nobody has written there yet if it is taken back.
+    /// The cells of this kind that `owner` has from now on: all zeroes, unless it has had them before. A step of its
+    /// own, so nobody has written there yet if it is taken back.
     ///
     /// # Errors
     /// There is no room for them, or the table is corrupt.

@@ -5,8 +5,8 @@
 //! are kept; a case whose whole interval lies below [`SLOWER_BELOW`] is slower, and fails the run.
 //!
 //! Both are run from copies that are made in the same way: since Linux 6.18 a fault in a file maps as much of it as the
-//! kernel has in one piece, and how large the pieces are depends on how the file has come into its cache. The same program
-//! had 9.2 or 12.4 MiB in memory, depending on who had read it before.
+//! kernel has in one piece, and how large the pieces are depends on how the file has come into its cache. The same
+//! program had 9.2 or 12.4 MiB in memory, depending on who had read it before.
 
 use std::fmt::Write as _;
 use std::fs;

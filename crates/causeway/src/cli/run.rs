@@ -91,8 +91,8 @@ fn read_hidden(argument: &LineArgument) -> Result<Line, Failure> {
     let line = read_line(argument)?;
     if let LineArgument::Text(text) = argument {
         tracing::warn!(
-            "a line given as an argument shows in the process list, if only for a moment, and stays in the shell's history: \
-             give it as @FILE, or as - on standard input"
+            "a line given as an argument shows in the process list, if only for a moment, and stays in the shell's \
+             history: give it as @FILE, or as - on standard input"
         );
         let error = hide_line(text);
         tracing::warn!(%error, "the line with its key stays in the process list");

@@ -56,8 +56,8 @@ fn overdue(report: &SlotReport, function: &str, slot: &SlotName) -> Failure {
             Failure::refused(format!("{slot}: {why}; it is being given back"))
         }
         (_, true) => Failure::unreachable(format!(
-            "the lender of {function} has answered, and the function cannot be used yet: look at the log of this node and at that \
-             of the lender; {slot} keeps it and shows it when it can, `causeway detach {slot}` gives it up"
+            "the lender of {function} has answered, and the function cannot be used yet: look at the log of this node \
+             and at that of the lender; {slot} keeps it and shows it when it can, `causeway detach {slot}` gives it up"
         )),
         (_, false) => Failure::unreachable(format!(
             "the lender of {function} does not answer; {slot} keeps it and shows it when it does, \

@@ -1,7 +1,7 @@
 //! What a changed file asks of a node that runs: two configurations, compared.
 //!
-//! A device is known by its function's name, a loan by the secret of its line, rails, domains and slots by their names. What
-//! differs is either something that a running node does, or a [`Fixed`], which takes a restart or another reload.
+//! A device is known by its function's name, a loan by the secret of its line, rails, domains and slots by their names.
+//! What differs is either something that a running node does, or a [`Fixed`], which takes a restart or another reload.
 
 use std::fmt;
 
@@ -13,7 +13,8 @@ use crate::line::Line;
 
 /// What to do about a change that no running node can make.
 const RESTART: &str = "restart the node for that";
-const ANEW: &str = "take it out of the file and reload, and when nobody has it any more put it in again and reload, or restart the node";
+const ANEW: &str = "take it out of the file and reload, and when nobody has it any more put it in again and reload, or \
+                    restart the node";
 
 const LAST_RAIL: &str =
     "a node needs a rail to be reached by, and one that the file names: let another one come first";

@@ -50,8 +50,8 @@ impl Check<'_> {
         if block.is_none() {
             let (shown, all) = (text.get_ref().escape_debug(), 1_u32 << DomainId::BITS);
             let what = format!(
-                "`{shown}` is no block of domains: BASE/LEN, such as 4096/16, is LEN domains from BASE on, LEN a power of two \
-                 and BASE a multiple of it, not 0, and none beyond {}",
+                "`{shown}` is no block of domains: BASE/LEN, such as 4096/16, is LEN domains from BASE on, LEN a power \
+                 of two and BASE a multiple of it, not 0, and none beyond {}",
                 all - 1
             );
             self.wrong(text.span().start, what);
@@ -93,7 +93,8 @@ impl Check<'_> {
             },
         };
         for slot in raw.slots.iter().filter(|slot| raw.qmp.is_some() && slot.get_ref().bus.is_none()) {
-            let why = "a slot that `qmp` plugs in needs `bus`: the root port for it, such as \"rp1\"; others take nothing while a machine runs";
+            let why = "a slot that `qmp` plugs in needs `bus`: the root port for it, such as \"rp1\"; others take \
+                       nothing while a machine runs";
             self.wrong(slot.span().start, why);
         }
         let slots = raw.slots.iter().filter_map(|slot| self.slot(slot)).collect();

@@ -83,7 +83,8 @@ fn errors_name_place_fault_and_remedy() {
         (format!("{device}readonly = true\n"), "4:1: unknown key `readonly`; did you mean `read_only`?"),
         (
             format!("{device}colour = 'red'\n"),
-            "4:1: unknown key `colour`; possible here: function, source, read_only, block_size, cache, allow, iops, bytes_per_s, functions, namespaces, group",
+            "4:1: unknown key `colour`; possible here: function, source, read_only, block_size, cache, allow, iops, \
+             bytes_per_s, functions, namespaces, group",
         ),
         ("[[devices]]\nsource = 'ram:1M'\n".to_owned(), "1:1: the key `function` is missing here"),
         (

@@ -39,10 +39,10 @@ pub(super) const GUEST: Words = Words {
     recovered: "a request waited",
     recovery: "the longest wait of a request that was under way at the kill, or was sent in the 0.1 s after it, as \
                fio in the guest measured it; the longest of the phase",
-    what_ran: "Another borrows it over two sealed UDP rails and gives it to a virtual machine, as a PCI Express device. \
-               Debian's kernel in it uses the drive with its own NVMe driver, and two fio write and read all the time, \
-               eight requests outstanding each: they write their half of an area in random order, read all of it back, \
-               check each block's checksum, place and generation, and begin again. A phase ends when all that was \
-               written in it has been read back.",
+    what_ran: "Another borrows it over two sealed UDP rails and gives it to a virtual machine, as a PCI Express \
+               device. Debian's kernel in it uses the drive with its own NVMe driver, and two fio write and read all \
+               the time, eight requests outstanding each: they write their half of an area in random order, read all \
+               of it back, check each block's checksum, place and generation, and begin again. A phase ends when all \
+               that was written in it has been read back.",
     topology: include_str!("topology_vm.svg"),
 };

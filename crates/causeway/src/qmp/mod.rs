@@ -31,23 +31,25 @@ const FIRST_VERSION: [u64; 3] = [10, 1, 0];
 /// Why QEMU did not do what was asked of it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QmpError {
-    #[error("cannot reach QEMU at {path}: {error}; is its machine running, with `-qmp unix:{path},server=on,wait=off`?", path = path.display())]
+    #[error("cannot reach QEMU at {path}: {error}; is its machine running, with `-qmp \
+             unix:{path},server=on,wait=off`?", path = path.display())]
     Connect { path: PathBuf, error: io::Error },
     #[error("QEMU did not say {what} within {} s", patience.as_secs())]
     Silent { what: String, patience: Duration },
     #[error("QEMU has ended the connection instead of saying {what}")]
     Ended { what: String },
     #[error("QEMU said what makes no sense: {0}")]
-    Nonsense(String),
+    Invalid(String),
     #[error("this is QEMU {}.{}.{}; vfio-user needs 10.1 or later", .0[0], .0[1], .0[2])]
     TooOld([u64; 3]),
     #[error(
-        "{0} cannot be taken out of QEMU: its guest has not enabled it, and QEMU would end with an assertion; it stays there, dead, until its machine is stopped"
+        "{0} cannot be taken out of QEMU: its guest has not enabled it, and QEMU would end with an assertion; it stays \
+         there, dead, until its machine is stopped"
     )]
     NotEnabled(String),
     #[error(
-        "the machine waits for its state from elsewhere (-incoming), which a borrowed function does not come with; attach the function \
-         when the machine runs"
+        "the machine waits for its state from elsewhere (-incoming), which a borrowed function does not come with; \
+         attach the function when the machine runs"
     )]
     Incoming,
     #[error("cannot make an image in memory: {0}")]
@@ -81,7 +83,7 @@ impl Qmp {
         let number = |name: &str| greeting["QMP"]["version"]["qemu"][name].as_u64();
         qmp.version = match (number("major"), number("minor"), number("micro")) {
             (Some(major), Some(minor), Some(micro)) => [major, minor, micro],
-            _ => return Err(QmpError::Nonsense(format!("its greeting is {greeting}"))),
+            _ => return Err(QmpError::Invalid(format!("its greeting is {greeting}"))),
         };
         if qmp.version < FIRST_VERSION {
             return Err(QmpError::TooOld(qmp.version));
@@ -145,10 +147,10 @@ impl Qmp {
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.received.drain(..=end).collect();
-                return serde_json::from_slice(&line).map_err(|error| QmpError::Nonsense(error.to_string()));
+                return serde_json::from_slice(&line).map_err(|error| QmpError::Invalid(error.to_string()));
             }
             if self.received.len() > MAX_LINE {
-                return Err(QmpError::Nonsense(format!("a line without end instead of {what}")));
+                return Err(QmpError::Invalid(format!("a line without end instead of {what}")));
             }
             self.limit_wait(what, deadline)?;
             let mut bytes = [0; 4096];
@@ -240,8 +242,8 @@ mod tests {
 
     #[test]
     fn what_is_no_fit_qemu_is_refused_by_name() {
-        assert!(matches!(stranger("hello\n").0, Err(QmpError::Nonsense(_))));
-        assert!(matches!(stranger("{}\n").0, Err(QmpError::Nonsense(_))));
+        assert!(matches!(stranger("hello\n").0, Err(QmpError::Invalid(_))));
+        assert!(matches!(stranger("{}\n").0, Err(QmpError::Invalid(_))));
         let old = GREETING.replace("11", "9");
         assert_eq!(
             stranger(&old).0.unwrap_err().to_string(),

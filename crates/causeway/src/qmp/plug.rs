@@ -82,7 +82,7 @@ impl Plug {
         // A bus is a child of the device that has it.
         let port = bus.as_str().and_then(|bus| bus.strip_prefix("/machine/peripheral/")?.split_once('/'));
         let Some((port, _)) = port else {
-            return Err(QmpError::Nonsense(format!("{} is plugged into {bus}", self.id)));
+            return Err(QmpError::Invalid(format!("{} is plugged into {bus}", self.id)));
         };
         let line = format!("pcie_aer_inject_error {port} COMP_TIME");
         let said = qmp.human(&line)?;
@@ -119,7 +119,7 @@ mod tests {
         let refused = report(&[bus, json!("Error: no such device\r\n")]).unwrap_err().to_string();
         assert_eq!(refused, "QEMU refused `pcie_aer_inject_error rp1 COMP_TIME`: Error: no such device");
         let unplugged = report(&[json!("/machine/unattached/device[3]/pcie.0")]).unwrap_err();
-        assert!(matches!(unplugged, QmpError::Nonsense(_)), "{unplugged}");
+        assert!(matches!(unplugged, QmpError::Invalid(_)), "{unplugged}");
     }
 
     #[test]

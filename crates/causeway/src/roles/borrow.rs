@@ -25,8 +25,8 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// What a configuration file asks for. Each virtual machine that it names only by a socket is taken for another one:
-    /// its number comes from `machines`.
+    /// What a configuration file asks for. Each virtual machine that it names only by a socket is taken for another
+    /// one: its number comes from `machines`.
     pub(super) fn of_preset(loan: &Loan, machines: &mut dyn Iterator<Item = u32>) -> Self {
         let (line, edge, io_timeout) = (loan.line.clone(), loan.edge.clone(), loan.io_timeout);
         let machine = match edge {
@@ -201,12 +201,13 @@ impl serve::Observer for Announce {
         let tried = tried.join(" and ");
         Failure::unreachable(if has_met {
             format!(
-                "the lender of {function} at {tried} answers, but the drive was not usable within {seconds} s: its log says why"
+                "the lender of {function} at {tried} answers, but the drive was not usable within {seconds} s: its log \
+                 says why"
             )
         } else {
             format!(
-                "nobody answered for {function} within {seconds} s; tried {tried} over UDP: is `causeway lend` running there, \
-                 is this the line that it printed last, and do firewalls let UDP pass?"
+                "nobody answered for {function} within {seconds} s; tried {tried} over UDP: is `causeway lend` running \
+                 there, is this the line that it printed last, and do firewalls let UDP pass?"
             )
         })
     }
@@ -217,8 +218,8 @@ impl serve::Observer for Announce {
         }
         let names: Vec<_> = self.lost.iter().map(String::as_str).collect();
         Err(Failure::failed(format!(
-            "{} was given back, but writes that were answered and never flushed could not be made durable, and may be lost; \
-             look at the lender's log and check the data",
+            "{} was given back, but writes that were answered and never flushed could not be made durable, and may be \
+             lost; look at the lender's log and check the data",
             names.join(", ")
         )))
     }

@@ -100,7 +100,8 @@ fn fits_memory(devices: &[Device], memory: u64) -> Result<(), Failure> {
                 format!(" together with the ones before ({} in all)", ByteSize(wanted))
             };
             return Err(Failure::usage(format!(
-                "{source} for {name} is more{all} than this machine's memory, {}; choose a smaller size, or lend a file",
+                "{source} for {name} is more{all} than this machine's memory, {}; choose a smaller size, or lend a \
+                 file",
                 ByteSize(memory)
             )));
         }

@@ -50,7 +50,7 @@ pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
         peers.entry((node, peer.domain)).or_insert(peer);
     }
     let endpoint = |target: Target| match target {
-        Target::Place(place) => view.loan(place).map(|(loan, _)| loan.function.clone()),
+        Target::Loan(place) => view.loan(place).map(|(loan, _)| loan.function.clone()),
         Target::Machine(domain) => own.get(&domain).map(|machine| machine.name.clone()),
     };
     map.ranges = view

@@ -46,34 +46,34 @@ pub(super) fn words(function: &str, refusal: &Refusal, own: NodeId) -> Option<St
                 None => "which has had it since before the lender was started".to_owned(),
             };
             Some(format!(
-                "{function} is kept for {by}, {since} and is not heard at present (node {node}): for another {} unless it comes back; \
-                 to have it sooner, start that node again with its state directory and end it in order",
+                "{function} is kept for {by}, {since} and is not heard at present (node {node}): for another {} unless \
+                 it comes back; to have it sooner, start that node again with its state directory and end it in order",
                 age(hold.as_secs_f64())
             ))
         }
         Refusal::NotLent => Some(format!(
-            "{function} is not lent by the node that its line names, or not under the key of this line: it is not there yet, is \
-             not lent any more, or the line is an old one; look there with `causeway status`, and use the line that was \
-             printed last"
+            "{function} is not lent by the node that its line names, or not under the key of this line: it is not \
+             there yet, is not lent any more, or the line is an old one; look there with `causeway status`, and use \
+             the line that was printed last"
         )),
         Refusal::Generation => Some(format!(
             "{function} was assigned anew, and this line is of an earlier assignment: use the present line"
         )),
         Refusal::NoRoom => Some(format!(
-            "the lender of {function} has no room for another node, or for another loan of this one; it can be borrowed when \
-             others have given something back there"
+            "the lender of {function} has no room for another node, or for another loan of this one; it can be \
+             borrowed when others have given something back there"
         )),
         Refusal::Sealing => Some(format!(
             "{function}: one side encrypts and the other does not; give --insecure to both or to none"
         )),
         Refusal::Twin { by } => Some(format!(
-            "{function} is in use by {by}, another node with the identity of this one: the state directory of one is a copy \
-             of the other's, or its machine is; give this node one of its own with --state-dir or `state_dir`, or end the \
-             other node first"
+            "{function} is in use by {by}, another node with the identity of this one: the state directory of one is a \
+             copy of the other's, or its machine is; give this node one of its own with --state-dir or `state_dir`, or \
+             end the other node first"
         )),
         Refusal::NotAllowed => Some(format!(
-            "{function} is lent to certain nodes only, and this is none of them: its id, {own}, has to stand in `allow` of \
-             the device, or behind --allow, at the lender"
+            "{function} is lent to certain nodes only, and this is none of them: its id, {own}, has to stand in \
+             `allow` of the device, or behind --allow, at the lender"
         )),
         Refusal::Version => Some(format!(
             "{function}: its lender and this node speak no common version of the protocol; install the same release of \
@@ -105,7 +105,8 @@ mod tests {
         assert_eq!(
             living,
             format!(
-                "nvme0 is in use by first, for 20 s so far (node {node}); it can be borrowed when that node gives it back"
+                "nvme0 is in use by first, for 20 s so far (node {node}); it can be borrowed when that node gives it \
+                 back"
             )
         );
         let silent = words(Refusal::InUse { by, node, since: seconds(20), hold: seconds(575) });

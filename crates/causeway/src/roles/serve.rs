@@ -472,8 +472,8 @@ impl Node {
         (!failures.is_empty()).then(|| {
             let what = failures.join("; ");
             Failure::failed(format_args!(
-                "{what}. Writes that had been answered may be lost, and flushes fail after the next start until that was seen to: \
-                 look at the disk, then say `causeway device clear`"
+                "{what}. Writes that had been answered may be lost, and flushes fail after the next start until that \
+                 was seen to: look at the disk, then say `causeway device clear`"
             ))
         })
     }
@@ -496,13 +496,13 @@ impl Node {
         let is_lost = |gauges: &EdgeGauges| gauges.has_lost.get() != 0 || gauges.kept_writes.get() != 0;
         if self.borrowed().any(|(_, cells)| is_lost(cells.edge())) {
             return Failure::failed(
-                "the lender has not taken the drive back, and writes that were answered but never flushed may be lost, unless it \
-                 has made them durable itself: check the data. The lender keeps the drive for this node",
+                "the lender has not taken the drive back, and writes that were answered but never flushed may be lost, \
+                 unless it has made them durable itself: check the data. The lender keeps the drive for this node",
             );
         }
         Failure::unreachable(
-            "the lender did not answer, so the drive was not given back; nothing that was answered is lost, and the lender keeps \
-             the drive for this node until its hold time is over",
+            "the lender did not answer, so the drive was not given back; nothing that was answered is lost, and the \
+             lender keeps the drive for this node until its hold time is over",
         )
     }
 }

@@ -361,8 +361,8 @@ mod tests {
         let news = days.look(&peer(2, [false, false]));
         assert_eq!(
             text(&news),
-            "store has not been heard for 2 s on any of its rails left (10.0.0.2:7411), right (10.0.0.2:7411): requests to \
-             nvme0 wait until their I/O time-out. Is its node running, and the network up?"
+            "store has not been heard for 2 s on any of its rails left (10.0.0.2:7411), right (10.0.0.2:7411): \
+             requests to nvme0 wait until their I/O time-out. Is its node running, and the network up?"
         );
         for second in 3..50 {
             assert_eq!(days.look(&peer(second, [false, false])), []);
@@ -377,8 +377,8 @@ mod tests {
         borrower.lent = (0..6).map(|at| format!("nvme{at}")).collect();
         assert_eq!(
             text(&days.look(&borrower)),
-            "store has not been heard for 2 s: until 12:09:58 UTC (hold time 600 s) it keeps nvme0, nvme1, nvme2, nvme3 and 2 \
-             more, which nobody else can have before"
+            "store has not been heard for 2 s: until 12:09:58 UTC (hold time 600 s) it keeps nvme0, nvme1, nvme2, \
+             nvme3 and 2 more, which nobody else can have before"
         );
         borrower.silence = HOLD;
         assert!(text(&days.look(&borrower)).contains("others may now have nvme0"));

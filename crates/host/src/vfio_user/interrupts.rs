@@ -12,7 +12,7 @@ use super::{DescriptorId, Session};
 
 /// Where the interrupt is that a DEVICE_SET_IRQS speaks of.
 #[derive(Clone, Copy)]
-enum Place {
+enum Interrupt {
     Pin,
     Vector(u16),
 }
@@ -24,10 +24,10 @@ impl Session<'_> {
             self.cells.counters.stray_interrupts.add(1);
             return None;
         }
-        let place = Place::Vector(vector);
-        let state = self.interrupt_cell(place);
+        let interrupt = Interrupt::Vector(vector);
+        let state = self.interrupt_cell(interrupt);
         if state.descriptor == 0 || state.is(vector::MASKED) {
-            self.set_interrupt(place, Vector { flags: state.flags | vector::PENDING, ..state });
+            self.set_interrupt(interrupt, Vector { flags: state.flags | vector::PENDING, ..state });
             return None;
         }
         Some(DescriptorId(state.descriptor - 1))
@@ -41,18 +41,21 @@ impl Session<'_> {
         }
         let state = self.cells.interrupts.intx.get();
         let pending = if asserted { vector::PENDING } else { 0 };
-        self.set_interrupt(Place::Pin, Vector { flags: state.flags & !vector::PENDING | pending, ..state });
+        self.set_interrupt(
+            Interrupt::Pin,
+            Vector { flags: state.flags & !vector::PENDING | pending, ..state },
+        );
         self.fire_pin()
     }
 
     /// Every enabled vector is to be signalled once: a dead card may not have done so.
     pub fn signal_all(&mut self) {
         for number in 0..self.config.vectors() {
-            let place = Place::Vector(number);
-            let state = self.interrupt_cell(place);
+            let interrupt = Interrupt::Vector(number);
+            let state = self.interrupt_cell(interrupt);
             if state.descriptor != 0 {
-                self.set_interrupt(place, Vector { flags: state.flags | vector::PENDING, ..state });
-                self.signal_pending(place);
+                self.set_interrupt(interrupt, Vector { flags: state.flags | vector::PENDING, ..state });
+                self.signal_pending(interrupt);
             }
         }
         let pin = self.cells.interrupts.intx.get();
@@ -69,7 +72,7 @@ impl Session<'_> {
             interrupts.intx_signal.set(self.journal, 0);
             let pin = interrupts.intx.get();
             if let Some(descriptor) = pin.descriptor.checked_sub(1) {
-                self.set_interrupt(Place::Pin, Vector { flags: pin.flags | vector::MASKED, ..pin });
+                self.set_interrupt(Interrupt::Pin, Vector { flags: pin.flags | vector::MASKED, ..pin });
                 return Some(DescriptorId(descriptor));
             }
         }
@@ -97,7 +100,7 @@ impl Session<'_> {
 
     /// Whether the client has given a descriptor for a vector.
     pub fn is_enabled(&self, vector: u16) -> bool {
-        usize::from(vector) < VECTORS && self.interrupt_cell(Place::Vector(vector)).descriptor != 0
+        usize::from(vector) < VECTORS && self.interrupt_cell(Interrupt::Vector(vector)).descriptor != 0
     }
 
     /// Interrupts of a kind. Errors and requests for the device are never offered: QEMU stops the machine at the one.
@@ -123,11 +126,12 @@ impl Session<'_> {
         if !inside || !fits || (data != IrqData::Eventfd && !descriptors.is_empty()) {
             return Err(Errno::EINVAL);
         }
-        let place =
-            |number: u32| if index == IrqIndex::INTX.0 { Place::Pin } else { Place::Vector(number as u16) };
+        let interrupt = |number: u32| {
+            if index == IrqIndex::INTX.0 { Interrupt::Pin } else { Interrupt::Vector(number as u16) }
+        };
         if data == IrqData::Eventfd {
             return self.set_descriptors(
-                (start..start + count).map(place),
+                (start..start + count).map(interrupt),
                 count as usize,
                 action,
                 descriptors,
@@ -137,7 +141,7 @@ impl Session<'_> {
             // Everything of the kind is switched off, whether there is any or not.
             return match (data, action, start) {
                 (IrqData::None, IrqAction::Trigger, 0) => {
-                    (0..available).for_each(|number| self.set_descriptor(place(number), None));
+                    (0..available).for_each(|number| self.set_descriptor(interrupt(number), None));
                     Ok(())
                 }
                 _ => Err(Errno::EINVAL),
@@ -147,7 +151,7 @@ impl Session<'_> {
             // `fits`: a byte for each, and `inside`: each is a vector of ours.
             let chosen = data == IrqData::None || rest[(number - start) as usize] != 0;
             if chosen {
-                self.act(place(number), action);
+                self.act(interrupt(number), action);
             }
         }
         Ok(())
@@ -155,7 +159,7 @@ impl Session<'_> {
 
     fn set_descriptors(
         &mut self,
-        places: impl Iterator<Item = Place>,
+        interrupts: impl Iterator<Item = Interrupt>,
         count: usize,
         action: IrqAction,
         descriptors: &[DescriptorId],
@@ -166,58 +170,58 @@ impl Session<'_> {
         if count == 0 || !(descriptors.is_empty() || descriptors.len() == count) {
             return Err(Errno::EINVAL);
         }
-        for (position, place) in places.enumerate() {
-            self.set_descriptor(place, descriptors.get(position).copied());
+        for (position, interrupt) in interrupts.enumerate() {
+            self.set_descriptor(interrupt, descriptors.get(position).copied());
         }
         Ok(())
     }
 
-    fn act(&mut self, place: Place, action: IrqAction) {
-        let state = self.interrupt_cell(place);
+    fn act(&mut self, interrupt: Interrupt, action: IrqAction) {
+        let state = self.interrupt_cell(interrupt);
         match action {
             IrqAction::Mask => {
-                self.set_interrupt(place, Vector { flags: state.flags | vector::MASKED, ..state });
+                self.set_interrupt(interrupt, Vector { flags: state.flags | vector::MASKED, ..state });
             }
             IrqAction::Unmask => {
-                self.set_interrupt(place, Vector { flags: state.flags & !vector::MASKED, ..state });
-                self.signal_pending(place);
+                self.set_interrupt(interrupt, Vector { flags: state.flags & !vector::MASKED, ..state });
+                self.signal_pending(interrupt);
             }
-            IrqAction::Trigger => match place {
-                Place::Pin => self.cells.interrupts.intx_signal.set(self.journal, 1),
-                Place::Vector(number) if state.descriptor != 0 => self.set_signal(number),
-                Place::Vector(_) => {}
+            IrqAction::Trigger => match interrupt {
+                Interrupt::Pin => self.cells.interrupts.intx_signal.set(self.journal, 1),
+                Interrupt::Vector(number) if state.descriptor != 0 => self.set_signal(number),
+                Interrupt::Vector(_) => {}
             },
         }
     }
 
     /// Gives a descriptor to an interrupt, or takes it away.
-    fn set_descriptor(&self, place: Place, descriptor: Option<DescriptorId>) {
-        let state = self.interrupt_cell(place);
+    fn set_descriptor(&self, interrupt: Interrupt, descriptor: Option<DescriptorId>) {
+        let state = self.interrupt_cell(interrupt);
         let stored = descriptor.map_or(0, |descriptor| self.hold(descriptor));
         self.release(state.descriptor);
         // Who sets an interrupt up anew has not masked it.
         let flags =
             if state.descriptor == 0 || stored == 0 { state.flags & !vector::MASKED } else { state.flags };
-        self.set_interrupt(place, Vector { descriptor: stored, flags });
-        if let Place::Vector(number) = place
+        self.set_interrupt(interrupt, Vector { descriptor: stored, flags });
+        if let Interrupt::Vector(number) = interrupt
             && (state.descriptor == 0) != (stored == 0)
         {
             let interrupts = &self.cells.interrupts;
             self.set_bit(&interrupts.changed, &interrupts.changed_count, number);
         }
-        self.signal_pending(place);
+        self.signal_pending(interrupt);
     }
 
     /// Signals what is pending and can be signalled.
-    fn signal_pending(&self, place: Place) {
-        let state = self.interrupt_cell(place);
+    fn signal_pending(&self, interrupt: Interrupt) {
+        let state = self.interrupt_cell(interrupt);
         if state.descriptor == 0 || state.is(vector::MASKED) || !state.is(vector::PENDING) {
             return;
         }
-        match place {
-            Place::Pin => self.cells.interrupts.intx_signal.set(self.journal, 1),
-            Place::Vector(number) => {
-                self.set_interrupt(place, Vector { flags: state.flags & !vector::PENDING, ..state });
+        match interrupt {
+            Interrupt::Pin => self.cells.interrupts.intx_signal.set(self.journal, 1),
+            Interrupt::Vector(number) => {
+                self.set_interrupt(interrupt, Vector { flags: state.flags & !vector::PENDING, ..state });
                 self.set_signal(number);
             }
         }
@@ -228,23 +232,23 @@ impl Session<'_> {
         let state = self.cells.interrupts.intx.get();
         let fires = state.is(vector::PENDING) && !state.is(vector::MASKED);
         let descriptor = state.descriptor.checked_sub(1).filter(|_| fires)?;
-        self.set_interrupt(Place::Pin, Vector { flags: state.flags | vector::MASKED, ..state });
+        self.set_interrupt(Interrupt::Pin, Vector { flags: state.flags | vector::MASKED, ..state });
         Some(DescriptorId(descriptor))
     }
 
     /// The client has gone.
     pub(super) fn release_vectors(&mut self) {
-        (0..self.config.vectors()).for_each(|number| self.set_descriptor(Place::Vector(number), None));
-        self.set_descriptor(Place::Pin, None);
+        (0..self.config.vectors()).for_each(|number| self.set_descriptor(Interrupt::Vector(number), None));
+        self.set_descriptor(Interrupt::Pin, None);
         self.cells.interrupts.intx_signal.set(self.journal, 0);
         self.forget_pending();
     }
 
     /// The function has been reset: what it wanted to say it does not want to say any more.
     pub(super) fn forget_pending(&self) {
-        for place in (0..self.config.vectors()).map(Place::Vector).chain([Place::Pin]) {
-            let state = self.interrupt_cell(place);
-            self.set_interrupt(place, Vector { flags: state.flags & !vector::PENDING, ..state });
+        for interrupt in (0..self.config.vectors()).map(Interrupt::Vector).chain([Interrupt::Pin]) {
+            let state = self.interrupt_cell(interrupt);
+            self.set_interrupt(interrupt, Vector { flags: state.flags & !vector::PENDING, ..state });
         }
     }
 
@@ -257,17 +261,17 @@ impl Session<'_> {
         (0..8).fold(0, |byte, bit| byte | u8::from(is_pending(bit)) << bit)
     }
 
-    fn interrupt_cell(&self, place: Place) -> Vector {
-        match place {
-            Place::Pin => self.cells.interrupts.intx.get(),
-            Place::Vector(number) => self.cells.interrupts.vectors[usize::from(number)].get(),
+    fn interrupt_cell(&self, interrupt: Interrupt) -> Vector {
+        match interrupt {
+            Interrupt::Pin => self.cells.interrupts.intx.get(),
+            Interrupt::Vector(number) => self.cells.interrupts.vectors[usize::from(number)].get(),
         }
     }
 
-    fn set_interrupt(&self, place: Place, state: Vector) {
-        match place {
-            Place::Pin => self.cells.interrupts.intx.set(self.journal, state),
-            Place::Vector(number) => {
+    fn set_interrupt(&self, interrupt: Interrupt, state: Vector) {
+        match interrupt {
+            Interrupt::Pin => self.cells.interrupts.intx.set(self.journal, state),
+            Interrupt::Vector(number) => {
                 self.cells.interrupts.vectors[usize::from(number)].set(self.journal, state);
             }
         }

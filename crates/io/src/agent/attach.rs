@@ -2,8 +2,8 @@
 //!
 //! A place for a loan is in the plan from the start, perhaps vacant. Who moves in gets what nobody has used before:
 //! another life of the place. The card is told of it, and goes on; its successors find it in their plans. Where a
-//! machine is still connected to the place the card is replaced, as if it had been killed, and the other loans notice no
-//! more of it than of any other death.
+//! machine is still connected to the place the card is replaced, as if it had been killed, and the other loans notice
+//! no more of it than of any other death.
 
 use std::io;
 use std::os::unix::net::UnixListener;

@@ -14,8 +14,8 @@ use super::{Agent, AgentEvent, DriveEnd, DriveSpec, Edge, LoanEnd, LoanSpec, cli
 use crate::messages::{ToCard, ToDrive};
 use crate::plan::{self, Allowed, DriveComing};
 
-/// What comes to a node, all of it or nothing. Places are those of [`Agent::free_places`] and [`Agent::free_drives`], in
-/// their order.
+/// What comes to a node, all of it or nothing. Places are those of [`Agent::free_places`] and [`Agent::free_drives`],
+/// in their order.
 #[derive(Default)]
 pub struct Arrivals {
     /// Drives with their places.
@@ -194,8 +194,8 @@ impl Agent {
         }
     }
 
-    /// Makes the image of a drive durable, which takes as long as the disk, beside everything else: whether that is over.
-    /// What fails is told when the drive goes.
+    /// Makes the image of a drive durable, which takes as long as the disk, beside everything else: whether that is
+    /// over. What fails is told when the drive goes.
     pub fn sync_beside(&mut self, drive: usize) -> bool {
         self.spec
             .drives
@@ -209,8 +209,8 @@ impl Agent {
         self.images.is_syncing(drive)
     }
 
-    /// Lends a drive no more, of which nobody has any function: its loans are vacant. [`Agent::take_withdrawn`] tells when
-    /// no card has the drive any more.
+    /// Lends a drive no more, of which nobody has any function: its loans are vacant. [`Agent::take_withdrawn`] tells
+    /// when no card has the drive any more.
     pub fn withdraw(&mut self, drive: usize) {
         let Some(spec) = self.spec.drives.get_mut(drive).and_then(Option::take) else { return };
         let seen = self.images.go(drive);

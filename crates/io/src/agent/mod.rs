@@ -43,7 +43,7 @@ pub use self::drives::DriveEnd;
 use self::drives::Images;
 use self::lenders::Lenders;
 use self::life::LiveCard;
-use self::neighbours::{Neighbours, Surroundings};
+use self::neighbours::{Context, Neighbours};
 use self::slots::Slots;
 pub use self::view::{LoanView, View};
 use crate::address::Addresses;
@@ -115,8 +115,8 @@ impl NodeSpec {
         }
     }
 
-    /// The domain of a virtual machine. One for which there is none has the node's own, as if it were a program: roles do
-    /// not let it come so far.
+    /// The domain of a virtual machine. One for which there is none has the node's own, as if it were a program: roles
+    /// do not let it come so far.
     pub fn domain_of_machine(&self, machine: u32) -> DomainId {
         self.domains.machine(machine).unwrap_or(self.domains.node())
     }
@@ -173,7 +173,8 @@ pub enum LoanEnd {
     },
     /// There is no loan, until [`Agent::attach`] or [`Agent::admit`].
     Vacant {
-        /// Who uses what will be there, and may still be connected to what was; `None`: nobody is, and anything may come.
+        /// Who uses what will be there, and may still be connected to what was; `None`: nobody is, and anything may
+        /// come.
         edge: Option<Edge>,
     },
 }
@@ -457,8 +458,8 @@ impl Agent {
                     self.renew_keys(news == News::Restored)?;
                 }
                 what if what >= token::NEIGHBOURS => {
-                    let around = around(&self.spec, &self.waiter, &self.mapping);
-                    self.neighbours.handle_ready(what, around);
+                    let context = context(&self.spec, &self.waiter, &self.mapping);
+                    self.neighbours.handle_ready(what, context);
                 }
                 listener => {
                     let loan = (listener - token::LISTENER) as usize;
@@ -475,8 +476,8 @@ impl Agent {
             clients::listen(&self.spec.loans, &self.waiter)?;
             self.slots.listen(&self.spec.loans, &self.waiter)?;
         }
-        let around = around(&self.spec, &self.waiter, &self.mapping);
-        self.neighbours.handle_timeout(Instant::now(), around);
+        let context = context(&self.spec, &self.waiter, &self.mapping);
+        self.neighbours.handle_timeout(Instant::now(), context);
         self.tell_neighbours();
         events.extend(self.look_at_images());
         self.advance_life()?;
@@ -503,8 +504,8 @@ impl Agent {
     }
 
     /// This machine may go on somewhere else, too, from the same memory: the keys of frames are made anew, from random
-    /// numbers that nobody else has. If it is certain that it was restored, it calls itself by a life of its own from here
-    /// on, which others let in when the one before does not answer.
+    /// numbers that nobody else has. If it is certain that it was restored, it calls itself by a life of its own from
+    /// here on, which others let in when the one before does not answer.
     ///
     /// # Errors
     /// There are no random numbers.
@@ -527,8 +528,8 @@ impl Agent {
         View::new(&self.mapping, &self.spec, *self.core.record(), self.neighbours.sharing().collect())
     }
 
-    /// Makes the memory large enough for what the ledger is to have, with the loans that are to come to these places and
-    /// so many drives, also while a card lives: that one goes on with what it has mapped.
+    /// Makes the memory large enough for what the ledger is to have, with the loans that are to come to these places
+    /// and so many drives, also while a card lives: that one goes on with what it has mapped.
     ///
     /// # Errors
     /// There is no room, or the ledger is corrupt: nothing has changed.
@@ -709,11 +710,11 @@ impl Agent {
                 },
                 ToAgent::Peer(peer, what) => match what {
                     FromPeer::Joined { node, incarnation } => {
-                        let around = around(&self.spec, &self.waiter, &self.mapping);
-                        self.neighbours.join(peer, (node, incarnation.0), around);
+                        let context = context(&self.spec, &self.waiter, &self.mapping);
+                        self.neighbours.join(peer, (node, incarnation.0), context);
                     }
                     FromPeer::Left => self.neighbours.leave(peer),
-                    FromPeer::Nonsense => self.neighbours.lose(peer),
+                    FromPeer::Invalid => self.neighbours.lose(peer),
                 },
                 ToAgent::Running { reach } => {
                     self.core.handle_running(crate::card::now());
@@ -721,7 +722,7 @@ impl Agent {
                         card.memory_bytes = card.memory_bytes.max(reach);
                     }
                     // The card before may have died before it said who has left.
-                    self.neighbours.compare(around(&self.spec, &self.waiter, &self.mapping));
+                    self.neighbours.compare(context(&self.spec, &self.waiter, &self.mapping));
                 }
                 ToAgent::Located(holder) => self.note_holder(holder),
                 ToAgent::Unparked { number } => self.slots.unpark(number),
@@ -841,8 +842,8 @@ fn watch_vm_generation(waiter: &Waiter) -> Option<VmGeneration> {
     listening.map_err(refused).ok()
 }
 
-fn around<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> Surroundings<'a> {
-    Surroundings { spec, waiter, mapping }
+fn context<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> Context<'a> {
+    Context { spec, waiter, mapping }
 }
 
 /// Bytes of shared memory that a node needs for such loans with what its ledger has now, if there is one.

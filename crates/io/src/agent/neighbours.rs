@@ -12,9 +12,9 @@ use super::{NodeSpec, attach, fill_random, token, view};
 use crate::event::{Event, seconds};
 use crate::memory::Mapping;
 use crate::messages::{ToCard, ToPeer};
+use crate::rate_limited::RateLimited;
 use crate::shm::Shared;
 use crate::shm::meeting::{self, Agreed, Answer, Call, Meeting, NONCE_LEN, Proof};
-use crate::sparing::Sparing;
 use crate::wait::{Interest, Waiter};
 
 /// How long a step of the other side may take.
@@ -32,13 +32,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the agent has beside its neighbours.
 #[derive(Clone, Copy)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct Context<'a> {
     pub(super) spec: &'a NodeSpec,
     pub(super) waiter: &'a Waiter,
     pub(super) mapping: &'a Mapping,
 }
 
-impl Surroundings<'_> {
+impl Context<'_> {
     /// Whether this node is the one that calls the node in place `peer`; `None` if that is not there any more. One of
     /// two has to: it is the one with the smaller id. Of a node with itself it is the end that borrows.
     fn calls(&self, peer: usize, node: NodeId) -> Option<bool> {
@@ -91,7 +91,7 @@ struct Peer {
     attempts: u32,
     retry_at: Option<Instant>,
     /// What the log has of those who call and prove nothing.
-    impostors: Sparing,
+    impostors: RateLimited,
 }
 
 /// How it stands with a peer.
@@ -191,12 +191,12 @@ impl Neighbours {
     }
 
     /// Time has come.
-    pub(super) fn handle_timeout(&mut self, now: Instant, around: Surroundings<'_>) {
+    pub(super) fn handle_timeout(&mut self, now: Instant, context: Context<'_>) {
         if self.listen_at.is_some_and(|at| at <= now) {
             self.listen_at = None;
             if let Some(listener) = &self.listener {
                 // What is in the set already is just as good.
-                let _ = around.waiter.register(listener.as_fd(), token::NEIGHBOURS, Interest::READ);
+                let _ = context.waiter.register(listener.as_fd(), token::NEIGHBOURS, Interest::READ);
             }
         }
         for stranger in &mut self.strangers {
@@ -209,33 +209,33 @@ impl Neighbours {
             if self.peers.get(&peer).is_some_and(is_late) {
                 self.fail(peer, now, &io::ErrorKind::TimedOut.into());
             } else {
-                self.call(peer, now, around);
+                self.call(peer, now, context);
             }
         }
     }
 
     /// There is a channel with this life of a node, which has the place `peer` from now on. Whose part it is calls it,
     /// once a life if it is not here.
-    pub(super) fn join(&mut self, peer: usize, (node, incarnation): (NodeId, u64), around: Surroundings<'_>) {
+    pub(super) fn join(&mut self, peer: usize, (node, incarnation): (NodeId, u64), context: Context<'_>) {
         if !self.is_allowed || self.peers.get(&peer).is_some_and(|there| there.life() == (node, incarnation))
         {
             return;
         }
         // Whoever has made room for it is gone, and perhaps it had another place before.
-        self.compare(around);
+        self.compare(context);
         // Of one that is not there any more the card says so, too.
-        let Some(calls) = around.calls(peer, node) else { return self.leave(peer) };
+        let Some(calls) = context.calls(peer, node) else { return self.leave(peer) };
         self.part(peer);
         match self.peers.get_mut(&peer).filter(|there| there.node == node) {
             Some(there) => (there.incarnation, there.calls, there.attempts) = (incarnation, calls, 0),
             None => {
-                let (state, impostors) = (State::Alone, Sparing::default());
+                let (state, impostors) = (State::Alone, RateLimited::default());
                 let there = Peer { node, incarnation, calls, state, attempts: 0, retry_at: None, impostors };
                 self.peers.insert(peer, there);
             }
         }
         if calls {
-            self.call(peer, Instant::now(), around);
+            self.call(peer, Instant::now(), context);
         }
     }
 
@@ -255,21 +255,21 @@ impl Neighbours {
     }
 
     /// The ledger says who has which place: what was heard may be of earlier ones.
-    pub(super) fn compare(&mut self, around: Surroundings<'_>) {
+    pub(super) fn compare(&mut self, context: Context<'_>) {
         let is_gone = |(peer, there): (&usize, &Peer)| {
-            (around.calls(*peer, there.node) != Some(there.calls)).then_some(*peer)
+            (context.calls(*peer, there.node) != Some(there.calls)).then_some(*peer)
         };
         let gone: Vec<usize> = self.peers.iter().filter_map(is_gone).collect();
         gone.into_iter().for_each(|peer| self.leave(peer));
     }
 
     /// What `what`, a token of ours, stands for is readable.
-    pub(super) fn handle_ready(&mut self, what: u64, around: Surroundings<'_>) {
+    pub(super) fn handle_ready(&mut self, what: u64, context: Context<'_>) {
         let index = (what & u64::from(u32::MAX)) as usize;
         match what - index as u64 {
-            token::STRANGERS => self.hear_stranger(index, around),
-            token::PLACES => self.hear(index, around),
-            _ => self.accept(around.waiter),
+            token::STRANGERS => self.hear_stranger(index, context),
+            token::PLACES => self.hear(index, context),
+            _ => self.accept(context.waiter),
         }
     }
 
@@ -297,11 +297,11 @@ impl Neighbours {
     }
 
     /// A caller has said something. Whatever is wrong with it ends its connection.
-    fn hear_stranger(&mut self, index: usize, around: Surroundings<'_>) {
+    fn hear_stranger(&mut self, index: usize, context: Context<'_>) {
         let Some(stranger) = self.strangers.get_mut(index).and_then(Option::take) else { return };
         let heard = match stranger.answered {
-            None => self.answer(stranger, around).map(|answered| self.strangers[index] = answered),
-            Some((peer, call, nonce)) => self.conclude(stranger, peer, call, nonce, around),
+            None => self.answer(stranger, context).map(|answered| self.strangers[index] = answered),
+            Some((peer, call, nonce)) => self.conclude(stranger, peer, call, nonce, context),
         };
         if let Err(error) = heard {
             debug!(%error, "a caller was turned away");
@@ -309,7 +309,7 @@ impl Neighbours {
     }
 
     /// Answers the first message of a caller, if it is from a peer that has to call.
-    fn answer(&self, mut stranger: Stranger, around: Surroundings<'_>) -> io::Result<Option<Stranger>> {
+    fn answer(&self, mut stranger: Stranger, context: Context<'_>) -> io::Result<Option<Stranger>> {
         let Some(received) = meeting::receive::<Call>(&stranger.socket)? else { return Ok(Some(stranger)) };
         let call = received.message;
         if !call.is_for(self.node) {
@@ -321,7 +321,7 @@ impl Neighbours {
         let peer = peer.ok_or(io::ErrorKind::PermissionDenied)?;
         let mut nonce = [0; NONCE_LEN];
         fill_random(&mut nonce)?;
-        let meeting = meeting_with_caller(&stranger.socket, call, around.secret(peer, call.life().0)?)?;
+        let meeting = meeting_with_caller(&stranger.socket, call, context.secret(peer, call.life().0)?)?;
         meeting::send(&stranger.socket, &meeting.answer(nonce), None)?;
         stranger.answered = Some((peer, call, nonce));
         Ok(Some(stranger))
@@ -334,13 +334,13 @@ impl Neighbours {
         peer: usize,
         call: Call,
         nonce: [u8; NONCE_LEN],
-        around: Surroundings<'_>,
+        context: Context<'_>,
     ) -> io::Result<()> {
         let socket = stranger.socket;
         let received = meeting::receive::<Proof>(&socket)?.ok_or(io::ErrorKind::WouldBlock)?;
         let there = self.peers.get_mut(&peer).filter(|there| there.life() == call.life());
         let there = there.ok_or(io::ErrorKind::PermissionDenied)?;
-        let secret = around.secret(peer, there.node)?;
+        let secret = context.secret(peer, there.node)?;
         if !meeting_with_caller(&socket, call, secret)?.accepts(nonce, &received.message) {
             let node = there.node.to_string();
             there.impostors.say(|others| Event::NeighbourUnproven { node, others }.say());
@@ -348,7 +348,7 @@ impl Neighbours {
         }
         let (memory, bell) = received.descriptors.ok_or(io::ErrorKind::InvalidData)?;
         let shared = Shared::check(memory, bell)?;
-        around.waiter.modify(socket.as_fd(), token::PLACES + peer as u64, Interest::READ)?;
+        context.waiter.modify(socket.as_fd(), token::PLACES + peer as u64, Interest::READ)?;
         meeting::send(&socket, &Agreed::new(), None)?;
         there.state = State::Sharing { _connection: socket, shared, since: Instant::now() };
         self.announce(peer);
@@ -356,9 +356,9 @@ impl Neighbours {
     }
 
     /// Calls a peer whom it is this node's part to call.
-    fn call(&mut self, peer: usize, now: Instant, around: Surroundings<'_>) {
+    fn call(&mut self, peer: usize, now: Instant, context: Context<'_>) {
         let Some(there) = self.peers.get_mut(&peer) else { return };
-        let (node, life) = (there.node, (self.node, around.incarnation_to(there.node)));
+        let (node, life) = (there.node, (self.node, context.incarnation_to(there.node)));
         there.retry_at = None;
         there.attempts += 1;
         let called = meeting::connect(node).and_then(|socket| {
@@ -366,7 +366,7 @@ impl Neighbours {
             fill_random(&mut nonce)?;
             let call = Call::new(node, life, nonce);
             meeting::send(&socket, &call, None)?;
-            around.waiter.register(socket.as_fd(), token::PLACES + peer as u64, Interest::READ)?;
+            context.waiter.register(socket.as_fd(), token::PLACES + peer as u64, Interest::READ)?;
             Ok(Calling { socket, call, deadline: now + PATIENCE, offered: None })
         });
         match called {
@@ -379,11 +379,11 @@ impl Neighbours {
     }
 
     /// A peer has said something, or is gone.
-    fn hear(&mut self, peer: usize, around: Surroundings<'_>) {
+    fn hear(&mut self, peer: usize, context: Context<'_>) {
         let Some(there) = self.peers.get_mut(&peer) else { return };
         match std::mem::replace(&mut there.state, State::Alone) {
             State::Alone => {}
-            State::Calling(calling) => match go_on(peer, there.node, calling, around) {
+            State::Calling(calling) => match go_on(peer, there.node, calling, context) {
                 Ok(state) => {
                     there.state = state;
                     if there.shared().is_some() {
@@ -434,13 +434,13 @@ impl Neighbours {
 }
 
 /// What follows from the next message of the peer that was called.
-fn go_on(peer: usize, node: NodeId, mut calling: Calling, around: Surroundings<'_>) -> io::Result<State> {
+fn go_on(peer: usize, node: NodeId, mut calling: Calling, context: Context<'_>) -> io::Result<State> {
     let Some(ours) = calling.offered else {
         let Some(received) = meeting::receive::<Answer>(&calling.socket)? else {
             return Ok(State::Calling(calling));
         };
         let pids = (std::process::id(), peer_pid(calling.socket.as_fd())?);
-        let meeting = Meeting { secret: around.secret(peer, node)?, call: calling.call, pids };
+        let meeting = Meeting { secret: context.secret(peer, node)?, call: calling.call, pids };
         if !meeting.believes(&received.message) {
             Event::NeighbourImpostor { node: node.to_string() }.say();
             return Err(io::ErrorKind::PermissionDenied.into());

@@ -21,7 +21,7 @@ use crate::event::Event;
 use crate::guest_memory::{self, FileKey};
 use crate::messages::{DESCRIPTORS, FromSlot, Hex, ToCard, ToSlot};
 use crate::outbox::{Enclosure, Outbox};
-use crate::sparing::Sparing;
+use crate::rate_limited::RateLimited;
 use crate::stream_socket::hang_up;
 use crate::wait::Waiter;
 
@@ -51,7 +51,7 @@ const PRIVATE_FILES: usize = 64;
 
 /// All slots of a node, by loan.
 pub(super) struct Slots {
-    places: Vec<Place>,
+    places: Vec<Entry>,
     /// Connections of devices that are gone, by the kernel's numbers: machines end that cannot say anything there.
     /// None is cut off as long as its machine lives.
     parked: BTreeMap<u64, Client>,
@@ -74,7 +74,7 @@ pub(super) enum Accepted {
 
 /// What is kept for one slot.
 #[derive(Default)]
-struct Place {
+struct Entry {
     /// Its drive has been usable: clients are taken.
     is_open: bool,
     client: Option<Client>,
@@ -93,14 +93,14 @@ struct Place {
 /// What the log has of a slot's clients, who may come and go as often as they can.
 #[derive(Default)]
 struct Lines {
-    connected: Sparing,
-    refused: Sparing,
-    parked: Sparing,
-    again: Sparing,
-    left: Sparing,
-    broken: Sparing,
-    unshared: Sparing,
-    crowded: Sparing,
+    connected: RateLimited,
+    refused: RateLimited,
+    parked: RateLimited,
+    again: RateLimited,
+    left: RateLimited,
+    broken: RateLimited,
+    unshared: RateLimited,
+    crowded: RateLimited,
 }
 
 struct Client {
@@ -129,7 +129,7 @@ impl Slots {
     /// Those of a node with so many places.
     pub(super) fn new(places: usize) -> Self {
         Self {
-            places: (0..places).map(|_| Place::default()).collect(),
+            places: (0..places).map(|_| Entry::default()).collect(),
             parked: BTreeMap::new(),
             room: room(),
             share: share(),
@@ -138,7 +138,7 @@ impl Slots {
 
     /// There is another place, behind the others.
     pub(super) fn append_place(&mut self) {
-        self.places.push(Place::default());
+        self.places.push(Entry::default());
     }
 
     /// The drive of `loan` is usable: if it is a slot, its clients are taken from now on.
@@ -352,7 +352,7 @@ impl Slots {
             for client in [place.client.take(), place.next.take()].into_iter().flatten() {
                 keep_parked(&mut self.parked, client);
             }
-            *place = Place::default();
+            *place = Entry::default();
         }
     }
 
@@ -491,7 +491,7 @@ impl Client {
     }
 }
 
-impl Place {
+impl Entry {
     /// Gives the slot to who waits for it, if it is vacant. Returns whether that was so.
     fn promote(&mut self, function: &str) -> bool {
         if self.client.is_some() {
@@ -539,17 +539,17 @@ impl Place {
         let is_new = |key: &FileKey| !self.files.contains_key(key);
         let file = descriptors.first().and_then(|descriptor| FileKey::of(descriptor.as_fd())).filter(is_new);
         let is_known = file.is_some_and(|file| client.private.contains(&file));
-        let is_private = is_known || file.zip(client.pid).is_some_and(|(file, pid)| file.is_private_to(pid));
-        if let Some(file) = file.filter(|_| is_private && !is_known && client.private.len() < PRIVATE_FILES) {
+        let is_shm = is_known || file.zip(client.pid).is_some_and(|(file, pid)| file.is_private_to(pid));
+        if let Some(file) = file.filter(|_| is_shm && !is_known && client.private.len() < PRIVATE_FILES) {
             client.private.push(file);
         }
         let is_large = is_writable && len >= guest_memory::WORTH_SHARING;
         let is_missing = descriptors.is_empty() && self.files.is_empty() && is_large;
-        if (is_private || is_missing) && !std::mem::replace(&mut client.warned, true) {
+        if (is_shm || is_missing) && !std::mem::replace(&mut client.warned, true) {
             let (function, pid) = (function.to_owned(), client.pid);
             self.lines.unshared.say(|others| Event::GuestUnshared { function, pid, others }.say());
         }
-        is_private
+        is_shm
     }
 
     /// The last message, with its descriptors if the card does not have them.
@@ -568,7 +568,7 @@ impl Place {
 }
 
 /// Sends a client away, so that it sees an end.
-fn refuse(line: &mut Sparing, client: &Client, function: &str, why: &str) {
+fn refuse(line: &mut RateLimited, client: &Client, function: &str, why: &str) {
     let (function, why) = (function.to_owned(), why.to_owned());
     line.say(|others| Event::GuestRefused { function, pid: client.pid, others, why }.say());
     hang_up(client.socket.as_fd());

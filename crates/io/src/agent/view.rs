@@ -145,11 +145,11 @@ impl<'a> View<'a> {
     pub fn shared_memory(&self, loan: LoanView<'_>) -> Option<SharedMemoryView> {
         loan.peer_place().filter(|peer| self.sharing.contains(peer))?;
         let edge = loan.edge();
-        let rtt = edge.private_rtt_ns.get();
+        let rtt = edge.shm_rtt_ns.get();
         Some(SharedMemoryView {
-            up: edge.private_state.get() == 2,
+            up: edge.shm_state.get() == 2,
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
-            loss_ratio: edge.private_loss_ppm.get() as f64 / 1e6,
+            loss_ratio: edge.shm_loss_ppm.get() as f64 / 1e6,
         })
     }
 
@@ -323,8 +323,8 @@ fn parts(mapping: &Mapping) -> (NodeLedger<'_>, &SharedCells) {
     (NodeLedger::new(memory, None, RuleSet::ALL), shared)
 }
 
-/// The node that has this place, and whether that is, of a node with itself, the end that calls. Where a node has several
-/// places, one in each group, it is only in that of the least: two nodes share memory once.
+/// The node that has this place, and whether that is, of a node with itself, the end that calls. Where a node has
+/// several places, one in each group, it is only in that of the least: two nodes share memory once.
 pub(super) fn peer(mapping: &Mapping, place: usize) -> Option<(NodeId, bool)> {
     let peer = ledger(mapping).peer(place)?;
     // A key, of which any bytes will do.

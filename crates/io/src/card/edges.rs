@@ -220,8 +220,8 @@ impl<'m> Edges<'m> {
         }
     }
 
-    /// Sends replies, ends what wants to be ended, and keeps the interest of each connection of which that may have changed:
-    /// hundreds that do nothing cost nothing. True if bytes were moved.
+    /// Sends replies, ends what wants to be ended, and keeps the interest of each connection of which that may have
+    /// changed: hundreds that do nothing cost nothing. True if bytes were moved.
     pub(super) fn send(
         &mut self,
         card: &mut Card<'_>,

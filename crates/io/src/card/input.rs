@@ -6,8 +6,8 @@ use node::EDGE_INPUT_BYTES;
 /// Bytes that are offered to a client who has sent nothing to this card yet: some requests without data.
 const LEAST: u64 = 4096;
 
-/// How much of a connection's input this card has made present, by positions in its stream: what the kernel writes for a
-/// dying process must not fault. The memory is a ring, so all of it is, once that is as much as the ring has.
+/// How much of a connection's input this card has made present, by positions in its stream: what the kernel writes for
+/// a dying process must not fault. The memory is a ring, so all of it is, once that is as much as the ring has.
 ///
 /// A client that fills what it is offered gets half as much again: one that sends much soon has all, one that has sent
 /// 64 KiB once has not cost as much again, and of hundreds that have nothing to send a new card touches one page each.

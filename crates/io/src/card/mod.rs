@@ -12,8 +12,8 @@ mod load;
 pub(crate) mod media;
 mod orphan;
 mod parked;
-mod private;
 mod rails;
+mod shm;
 mod slots;
 
 use std::io;
@@ -34,9 +34,9 @@ pub(crate) use self::parked::InHand;
 use self::edges::Edges;
 use self::load::Load;
 use self::media::Media;
-use self::private::{Beside, Private};
 use self::rails::Rails;
-use self::slots::{Around, Slots};
+use self::shm::{Beside, ShmPaths};
+use self::slots::{Context, Slots};
 use crate::memory::Mapping;
 use crate::messages::{
     self, FromDrive, FromLoan, FromPeer, Hex, LoanId, ToAgent, ToCard, ToDrive, ToLoan, ToPeer, ToRail,
@@ -63,7 +63,7 @@ mod token {
     pub(super) const THREADS: u64 = 2;
     pub(super) const RAIL: u64 = 1 << 32;
     pub(super) const EDGE: u64 = 2 << 32;
-    pub(super) const PRIVATE: u64 = 3 << 32;
+    pub(super) const SHM: u64 = 3 << 32;
     pub(super) const SLOT: u64 = 4 << 32;
     pub(super) const PARKED: u64 = 5 << 32;
 }
@@ -110,7 +110,7 @@ struct Driver<'m> {
     /// Of each place, the life of the loan that this card has there.
     lives: Vec<u32>,
     rails: Rails<'m>,
-    private: Private,
+    shm: ShmPaths,
     edges: Edges<'m>,
     slots: Slots<'m>,
     pulse: &'m Pulse,
@@ -130,8 +130,8 @@ struct Driver<'m> {
 
 impl<'m> Driver<'m> {
     fn new(plan: &Plan, (memory_fd, mapping): (OwnedFd, &'m Mapping), messages: OwnedFd) -> io::Result<Self> {
-        // SAFETY: this is the only thread that touches the ledger, and the agent, which reaps a card before it starts the
-        // next, only reads what it was promised that it may.
+        // SAFETY: this is the only thread that touches the ledger, and the agent, which reaps a card before it starts
+        // the next, only reads what it was promised that it may.
         let (memory, shared) = unsafe { parts_of(mapping) }?;
         let waiter = Waiter::new(SpinTimes::default())?;
         waiter.register(messages.as_fd(), token::MESSAGES, Interest::READ)?;
@@ -158,7 +158,7 @@ impl<'m> Driver<'m> {
             memory: Memory { fd: memory_fd, ledger: memory, reach: mapping.reach() },
             lives,
             rails,
-            private: Private::new(),
+            shm: ShmPaths::new(),
             edges,
             slots,
             pulse: &shared.pulse,
@@ -203,7 +203,7 @@ impl<'m> Driver<'m> {
         busy |= self.drive_load();
         busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
         busy |= self.with_slots(Slots::send)?;
-        busy |= self.rails.send(&mut self.card, &mut self.private, self.now)?;
+        busy |= self.rails.send(&mut self.card, &mut self.shm, self.now)?;
         busy |= self.give_persist();
         self.report()?;
         if busy {
@@ -215,19 +215,19 @@ impl<'m> Driver<'m> {
         self.rest()
     }
 
-    fn with_slots<T>(&mut self, act: impl FnOnce(&mut Slots<'m>, Around<'_, 'm>) -> T) -> T {
+    fn with_slots<T>(&mut self, act: impl FnOnce(&mut Slots<'m>, Context<'_, 'm>) -> T) -> T {
         let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
-        act(&mut self.slots, Around { card, now: self.now, waiter, to_agent })
+        act(&mut self.slots, Context { card, now: self.now, waiter, to_agent })
     }
 
     /// Takes in whatever is ready. True if anything was. What is likely to be is tried at once, since asking costs as
     /// much as trying; epoll is asked now and then for the rest.
     fn turn(&mut self) -> io::Result<bool> {
         if std::mem::take(&mut self.woken) {
-            let busy = self.receive_private()? | self.take_ready()?;
+            let busy = self.receive_shm()? | self.take_ready()?;
             return Ok(busy | self.with_slots(Slots::receive)?);
         }
-        let mut busy = self.receive_private()?;
+        let mut busy = self.receive_shm()?;
         busy |= self.rails.receive_hot(&mut self.card, self.now)?;
         busy |= self.edges.receive_hot(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
         busy |= self.media.take_ring_results(&mut self.card, self.now)?;
@@ -253,9 +253,9 @@ impl<'m> Driver<'m> {
                 token::RING => _ = self.media.take_ring_results(&mut self.card, self.now)?,
                 token::THREADS => self.media.take_thread_results(&mut self.card, self.now)?,
                 what if what >= token::SLOT => self.slots.note(event),
-                what if what >= token::PRIVATE => {
-                    let peer = (what - token::PRIVATE) as usize;
-                    self.with_private(|private, mut beside| private.hear(peer, &mut beside))?;
+                what if what >= token::SHM => {
+                    let peer = (what - token::SHM) as usize;
+                    self.with_shm(|shm, mut beside| shm.hear(peer, &mut beside))?;
                 }
                 what if what >= token::EDGE => {
                     let key = (what - token::EDGE) as usize;
@@ -273,13 +273,13 @@ impl<'m> Driver<'m> {
         Ok(count > 0)
     }
 
-    fn receive_private(&mut self) -> io::Result<bool> {
-        self.with_private(|private, mut beside| private.receive(&mut beside))
+    fn receive_shm(&mut self) -> io::Result<bool> {
+        self.with_shm(|shm, mut beside| shm.receive(&mut beside))
     }
 
-    fn with_private<T>(&mut self, act: impl FnOnce(&mut Private, Beside<'_, 'm>) -> T) -> T {
+    fn with_shm<T>(&mut self, act: impl FnOnce(&mut ShmPaths, Beside<'_, 'm>) -> T) -> T {
         let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
-        act(&mut self.private, Beside { card, now: self.now, waiter, to_agent })
+        act(&mut self.shm, Beside { card, now: self.now, waiter, to_agent })
     }
 
     /// Ends and begins requests of loads. True if there were any.
@@ -366,7 +366,7 @@ impl<'m> Driver<'m> {
                 ToCard::Begin => {}
                 ToCard::Parked { .. } => {
                     if let Some(socket) = enclosed.next() {
-                        self.with_slots(|slots, around| slots.keep_parked(socket, &around))?;
+                        self.with_slots(|slots, context| slots.keep_parked(socket, &context))?;
                     }
                 }
                 ToCard::AllParked => self.slots.all_parked(),
@@ -416,15 +416,15 @@ impl<'m> Driver<'m> {
         match what {
             ToSlot::Client => {
                 if let Some(socket) = enclosed.next() {
-                    self.with_slots(|slots, around| slots.attach(loan, socket, around))?;
+                    self.with_slots(|slots, context| slots.attach(loan, socket, context))?;
                 }
             }
-            ToSlot::Park => self.with_slots(|slots, mut around| slots.part(loan, &mut around)),
+            ToSlot::Park => self.with_slots(|slots, mut context| slots.part(loan, &mut context)),
             ToSlot::Descriptors { ids } => self.slots.learn(loan, &ids, enclosed),
             ToSlot::Taken { number, bytes, ids } => {
-                self.with_slots(|slots, around| slots.take(loan, number, &bytes.0, &ids, around));
+                self.with_slots(|slots, context| slots.take(loan, number, &bytes.0, &ids, context));
             }
-            ToSlot::Lost => self.with_slots(|slots, mut around| slots.close(loan, &mut around))?,
+            ToSlot::Lost => self.with_slots(|slots, mut context| slots.close(loan, &mut context))?,
             ToSlot::Closed { ids } => self.slots.closed(loan, &ids, &mut self.card, self.now),
         }
         Ok(())
@@ -473,13 +473,13 @@ impl<'m> Driver<'m> {
                 let side = if calls { Side::Caller } else { Side::Called };
                 let Some((memory, bell)) = enclosed.next().zip(enclosed.next()) else {
                     // There was no room for the descriptors.
-                    self.to_agent.push(ToAgent::Peer(peer, FromPeer::Nonsense));
+                    self.to_agent.push(ToAgent::Peer(peer, FromPeer::Invalid));
                     return Ok(());
                 };
                 let (whom, shared) = ((peer, node), Shared { memory, bell });
-                self.with_private(|private, mut beside| private.attach(whom, side, shared, &mut beside))
+                self.with_shm(|shm, mut beside| shm.attach(whom, side, shared, &mut beside))
             }
-            ToPeer::Parted => self.with_private(|private, mut beside| private.detach(peer, &mut beside)),
+            ToPeer::Parted => self.with_shm(|shm, mut beside| shm.detach(peer, &mut beside)),
         }
     }
 
@@ -519,11 +519,11 @@ impl<'m> Driver<'m> {
                 CardEvent::Unusable(loan, error) => of(loan, FromLoan::Unusable { why: error.to_string() }),
                 CardEvent::Refused(loan, refusal) => of(loan, FromLoan::Refused(refusal)),
                 CardEvent::Joined(peer, node, incarnation) => {
-                    self.with_private(|private, mut beside| private.renew(peer, Some(node), &mut beside))?;
+                    self.with_shm(|shm, mut beside| shm.renew(peer, Some(node), &mut beside))?;
                     ToAgent::Peer(peer, FromPeer::Joined { node, incarnation })
                 }
                 CardEvent::Left(peer) => {
-                    self.with_private(|private, mut beside| private.renew(peer, None, &mut beside))?;
+                    self.with_shm(|shm, mut beside| shm.renew(peer, None, &mut beside))?;
                     ToAgent::Peer(peer, FromPeer::Left)
                 }
                 // The agent cares for nodes, not for streams.
@@ -549,7 +549,7 @@ impl<'m> Driver<'m> {
     fn rest(&mut self) -> io::Result<()> {
         let hint = if self.card.is_waiting() || self.media.is_busy() { Hint::Expecting } else { Hint::Idle };
         let (card, rails, now_before) = (&self.card, &self.rails, self.now);
-        let (media, to_agent, private) = (&self.media, &self.to_agent, &self.private);
+        let (media, to_agent, shm) = (&self.media, &self.to_agent, &self.shm);
         let (slots, pulse) = (&self.slots, self.pulse);
         let turn = self.waiter.idle(now_before, hint, || {
             let deadlines =
@@ -557,7 +557,7 @@ impl<'m> Driver<'m> {
             let deadline = deadlines.into_iter().flatten().min();
             let retries = [media.retry_after(), to_agent.retry_after()];
             let time = sleep_time(deadline.map(|deadline| deadline.since(now_before)), retries);
-            let time = if private.prepare_sleep() { time } else { Some(Duration::ZERO) };
+            let time = if shm.prepare_sleep() { time } else { Some(Duration::ZERO) };
             if time != Some(Duration::ZERO) {
                 pulse.sleep(now_before, time);
             }
@@ -566,7 +566,7 @@ impl<'m> Driver<'m> {
         if turn != Turn::Spun {
             pulse.wake();
         }
-        private.wake();
+        shm.wake();
         self.woken = turn != Turn::Spun;
         self.now = now();
         self.settle(now_before);

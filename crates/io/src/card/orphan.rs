@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use super::slots::Around;
+use super::slots::Context;
 use super::{Driver, now, token};
 use crate::outbox::Outbox;
 use crate::udp::MAX_DATAGRAM_BYTES;
@@ -21,9 +21,9 @@ const REST: Duration = Duration::from_millis(1);
 impl Driver<'_> {
     /// Serves errors until the last client has gone.
     pub(super) fn outlive_agent(self) -> io::Result<()> {
-        let Self { mut card, mut slots, mut waiter, messages, rails, private, edges, media, .. } = self;
+        let Self { mut card, mut slots, mut waiter, messages, rails, shm, edges, media, .. } = self;
         waiter.deregister(messages.as_fd())?;
-        drop((messages, rails, private, edges, media));
+        drop((messages, rails, shm, edges, media));
         // There may be nobody any more who reads it.
         let _ = writeln!(
             io::stderr(),
@@ -38,14 +38,17 @@ impl Driver<'_> {
             ready.into_iter().for_each(|ready| slots.note(ready));
             // Nobody reads what an agent would be told, and nobody hears the frames.
             let mut nobody = Outbox::new(Vec::new());
-            let busy =
-                slots.receive(Around { card: &mut card, now: at, waiter: &waiter, to_agent: &mut nobody })?
-                    | slots.send(Around {
-                        card: &mut card,
-                        now: at,
-                        waiter: &waiter,
-                        to_agent: &mut nobody,
-                    })?;
+            let busy = slots.receive(Context {
+                card: &mut card,
+                now: at,
+                waiter: &waiter,
+                to_agent: &mut nobody,
+            })? | slots.send(Context {
+                card: &mut card,
+                now: at,
+                waiter: &waiter,
+                to_agent: &mut nobody,
+            })?;
             if card.poll_timeout().is_some_and(|deadline| deadline <= at) {
                 card.handle_timeout(at);
             }

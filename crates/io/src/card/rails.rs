@@ -3,9 +3,9 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use base::Instant;
 use base::ids::{CardGeneration, RailId};
-use node::{Card, RailConfig, Rooms, Way};
+use node::{Card, Egress, FrameBuffers, RailConfig};
 
-use super::private::Private;
+use super::shm::ShmPaths;
 use super::{HOT, token};
 use crate::address::RailAddress;
 use crate::impair::{Direction, Fate, Impairer, Impairment};
@@ -53,14 +53,14 @@ struct Frame {
 /// Where frames are built.
 struct Outbound<'a> {
     buffer: &'a mut [u8],
-    private: &'a mut Private,
+    shm: &'a mut ShmPaths,
 }
 
-impl Rooms for Outbound<'_> {
-    fn of(&mut self, way: Way) -> &mut [u8] {
+impl FrameBuffers for Outbound<'_> {
+    fn of(&mut self, way: Egress) -> &mut [u8] {
         match way {
-            Way::Rail(_) => self.buffer,
-            Way::Private(peer) => self.private.room(peer),
+            Egress::Rail(_) => self.buffer,
+            Egress::Shm(peer) => self.shm.room(peer),
         }
     }
 }
@@ -159,33 +159,28 @@ impl<'m> Rails<'m> {
         Ok(busy)
     }
 
-    /// Sends what the card has to say, through `private` too. True if that was anything.
-    pub(super) fn send(
-        &mut self,
-        card: &mut Card<'_>,
-        private: &mut Private,
-        now: Instant,
-    ) -> io::Result<bool> {
+    /// Sends what the card has to say, through `shm` too. True if that was anything.
+    pub(super) fn send(&mut self, card: &mut Card<'_>, shm: &mut ShmPaths, now: Instant) -> io::Result<bool> {
         let (mut used, mut through_memory) = (0, 0);
         while used + MAX_DATAGRAM_BYTES <= self.buffer.len()
             && self.frames.len() + through_memory < SEND_FRAMES
         {
-            let mut outbound = Outbound { buffer: &mut self.buffer[used..], private };
+            let mut outbound = Outbound { buffer: &mut self.buffer[used..], shm };
             let Some(outgoing) = card.poll_transmit(now, &mut outbound) else { break };
             match (outgoing.way, outgoing.to.map(RailAddress::try_from)) {
-                (Way::Private(peer), _) => {
-                    private.publish(peer, outgoing.len);
+                (Egress::Shm(peer), _) => {
+                    shm.publish(peer, outgoing.len);
                     through_memory += 1;
                 }
-                (Way::Rail(rail), Some(Ok(RailAddress::Udp(to)))) => {
+                (Egress::Rail(rail), Some(Ok(RailAddress::Udp(to)))) => {
                     self.frames.push(Frame { rail: rail.index(), to, start: used, len: outgoing.len });
                     used += outgoing.len;
                 }
                 // None that there is a way to: the frame is dropped, as a network would.
-                (Way::Rail(_), Some(Err(_)) | None) => {}
+                (Egress::Rail(_), Some(Err(_)) | None) => {}
             }
         }
-        private.wake_readers();
+        shm.wake_readers();
         let mut busy = !self.frames.is_empty() || through_memory > 0;
         for (index, rail) in self.rails.iter_mut().enumerate() {
             let Some(rail) = rail else { continue };

@@ -69,7 +69,7 @@ enum Outcome {
 }
 
 /// What verbs of slots act on.
-pub(super) struct Around<'a, 'm> {
+pub(super) struct Context<'a, 'm> {
     pub(super) card: &'a mut Card<'m>,
     pub(super) now: Instant,
     pub(super) waiter: &'a Waiter,
@@ -128,8 +128,13 @@ impl<'m> Slots<'m> {
     }
 
     /// A client from the agent: new, or one that a dead card has served.
-    pub(super) fn attach(&mut self, loan: usize, socket: OwnedFd, around: Around<'_, 'm>) -> io::Result<()> {
-        let Around { card, now, waiter, to_agent } = around;
+    pub(super) fn attach(
+        &mut self,
+        loan: usize,
+        socket: OwnedFd,
+        context: Context<'_, 'm>,
+    ) -> io::Result<()> {
+        let Context { card, now, waiter, to_agent } = context;
         let accounts = self.accounts(loan);
         let (received, sent) = (accounts.received.position(), accounts.sent.position());
         let is_idle = card.slot_is_idle(loan);
@@ -154,7 +159,7 @@ impl<'m> Slots<'m> {
         populate(card, loan, received);
         if card.slot_is_idle(loan) {
             // The function is not known to this card.
-            self.close(loan, &mut Around { card, now, waiter, to_agent })?;
+            self.close(loan, &mut Context { card, now, waiter, to_agent })?;
         }
         Ok(())
     }
@@ -166,13 +171,13 @@ impl<'m> Slots<'m> {
         number: u64,
         bytes: &[u8],
         ids: &[u32],
-        around: Around<'_, 'm>,
+        context: Context<'_, 'm>,
     ) {
         let ids: Vec<_> = ids.iter().copied().map(DescriptorId).collect();
-        around.card.slot_taken(around.now, loan, number, bytes, &ids);
+        context.card.slot_taken(context.now, loan, number, bytes, &ids);
         if let Some(connection) = &mut self.connections[loan] {
             connection.asked = None;
-            connection.hot_until = around.now + HOT;
+            connection.hot_until = context.now + HOT;
         }
     }
 
@@ -200,19 +205,19 @@ impl<'m> Slots<'m> {
     }
 
     /// Looks at what may have something. True if anything came of it.
-    pub(super) fn receive(&mut self, mut around: Around<'_, 'm>) -> io::Result<bool> {
-        let mut busy = self.parked.serve(around.waiter, around.to_agent)?;
+    pub(super) fn receive(&mut self, mut context: Context<'_, 'm>) -> io::Result<bool> {
+        let mut busy = self.parked.serve(context.waiter, context.to_agent)?;
         for place in 0..self.loans.len() {
             let loan = self.loans[place];
             let Some(connection) = &self.connections[loan] else { continue };
-            let hot = around.now < connection.hot_until;
+            let hot = context.now < connection.hot_until;
             if connection.asked.is_some() || !(connection.readable || connection.hung_up || hot) {
                 continue;
             }
             let hung_up = connection.hung_up;
-            match self.receive_some(loan, &mut around) {
+            match self.receive_some(loan, &mut context) {
                 Outcome::Moved => {
-                    self.keep_hot(loan, around.now);
+                    self.keep_hot(loan, context.now);
                     busy = true;
                 }
                 Outcome::Nothing if !hung_up => {}
@@ -222,11 +227,11 @@ impl<'m> Slots<'m> {
                         (connection.readable, connection.hot_until) = (false, Instant::ZERO);
                         connection.ended = false;
                     }
-                    around.card.slot_ended(around.now, loan);
+                    context.card.slot_ended(context.now, loan);
                     busy = true;
                 }
                 _ => {
-                    self.close(loan, &mut around)?;
+                    self.close(loan, &mut context)?;
                     busy = true;
                 }
             }
@@ -234,7 +239,7 @@ impl<'m> Slots<'m> {
         Ok(busy)
     }
 
-    fn receive_some(&mut self, loan: usize, around: &mut Around<'_, 'm>) -> Outcome {
+    fn receive_some(&mut self, loan: usize, context: &mut Context<'_, 'm>) -> Outcome {
         let accounts = self.accounts(loan);
         let Some(connection) = &mut self.connections[loan] else { return Outcome::Nothing };
         let len = match stream_socket::peek(connection.socket.as_fd(), &mut self.peeked[..]) {
@@ -246,7 +251,7 @@ impl<'m> Slots<'m> {
             StreamProgress::Closed => return Outcome::Ended,
             StreamProgress::Failed(_) => return Outcome::Failed,
         };
-        let (card, position) = (&mut *around.card, accounts.received.position());
+        let (card, position) = (&mut *context.card, accounts.received.position());
         let number = card.slot_taken_count(loan);
         match card.slot_peeked(loan, position, number, &self.peeked[..len]) {
             Peeked::Consume(len) => {
@@ -255,19 +260,19 @@ impl<'m> Slots<'m> {
                 if let StreamProgress::Closed | StreamProgress::Failed(_) = progress {
                     return Outcome::Failed;
                 }
-                card.slot_received(around.now, loan, accounts.received.position());
+                card.slot_received(context.now, loan, accounts.received.position());
                 let has_moved = matches!(progress, StreamProgress::Progressed(_));
                 if has_moved { Outcome::Moved } else { Outcome::Nothing }
             }
             Peeked::AgentTakes { len } if self.alone => {
                 let mut bytes = vec![0; len];
                 let len = stream_socket::receive_alone(connection.socket.as_fd(), &mut bytes);
-                card.slot_taken(around.now, loan, number + 1, &bytes[..len], &[]);
+                card.slot_taken(context.now, loan, number + 1, &bytes[..len], &[]);
                 Outcome::Moved
             }
             Peeked::AgentTakes { len } => {
                 connection.asked = Some(self.peeked[..len].to_vec());
-                around.to_agent.push_of(loan, FromSlot::Take { number: number + 1, len });
+                context.to_agent.push_of(loan, FromSlot::Take { number: number + 1, len });
                 Outcome::Moved
             }
             // The rest does not come any more.
@@ -287,24 +292,24 @@ impl<'m> Slots<'m> {
 
     /// Interrupts guests, sends replies, gives descriptors back, and closes what wants to be closed. True if anything
     /// was done.
-    pub(super) fn send(&mut self, mut around: Around<'_, 'm>) -> io::Result<bool> {
+    pub(super) fn send(&mut self, mut context: Context<'_, 'm>) -> io::Result<bool> {
         let mut busy = false;
-        while let Some((loan, id)) = around.card.poll_signal() {
+        while let Some((loan, id)) = context.card.poll_signal() {
             self.descriptors.signal(loan, id);
             busy = true;
         }
         for place in 0..self.loans.len() {
             let loan = self.loans[place];
-            self.give_back(loan, &mut around);
+            self.give_back(loan, &mut context);
             if self.connections[loan].is_none() {
                 continue;
             }
-            match self.send_some(loan, &mut around) {
-                Outcome::Failed | Outcome::Ended => self.close(loan, &mut around)?,
-                _ if around.card.slot_wants_close(loan) => self.close(loan, &mut around)?,
-                _ if self.can_park(loan, &around) => self.park(loan, &mut around)?,
-                _ if self.is_overdue(loan, around.now) => self.close(loan, &mut around)?,
-                Outcome::Moved => self.keep_hot(loan, around.now),
+            match self.send_some(loan, &mut context) {
+                Outcome::Failed | Outcome::Ended => self.close(loan, &mut context)?,
+                _ if context.card.slot_wants_close(loan) => self.close(loan, &mut context)?,
+                _ if self.can_park(loan, &context) => self.park(loan, &mut context)?,
+                _ if self.is_overdue(loan, context.now) => self.close(loan, &mut context)?,
+                Outcome::Moved => self.keep_hot(loan, context.now),
                 Outcome::Nothing => continue,
             }
             busy = true;
@@ -312,12 +317,12 @@ impl<'m> Slots<'m> {
         Ok(busy)
     }
 
-    fn send_some(&mut self, loan: usize, around: &mut Around<'_, 'm>) -> Outcome {
+    fn send_some(&mut self, loan: usize, context: &mut Context<'_, 'm>) -> Outcome {
         let accounts = self.accounts(loan);
         let Some(connection) = self.connections[loan].as_mut().filter(|it| it.writable) else {
             return Outcome::Nothing;
         };
-        let (card, position) = (&mut *around.card, accounts.sent.position());
+        let (card, position) = (&mut *context.card, accounts.sent.position());
         if position >= card.slot_output_end(loan) {
             return Outcome::Nothing;
         }
@@ -325,7 +330,7 @@ impl<'m> Slots<'m> {
         match bytes::send(connection.socket.as_fd(), &accounts.sent, SEND_BYTES, owed) {
             None => Outcome::Nothing,
             Some(StreamProgress::Progressed(_)) => {
-                card.slot_sent(around.now, loan, accounts.sent.position());
+                card.slot_sent(context.now, loan, accounts.sent.position());
                 Outcome::Moved
             }
             Some(StreamProgress::WouldBlock) => {
@@ -337,20 +342,20 @@ impl<'m> Slots<'m> {
     }
 
     /// Asks the agent to close descriptors that the slot needs no more.
-    fn give_back(&mut self, loan: usize, around: &mut Around<'_, 'm>) {
+    fn give_back(&mut self, loan: usize, context: &mut Context<'_, 'm>) {
         if self.releasing.contains(&loan) {
             return;
         }
-        let released = around.card.slot_released(loan);
+        let released = context.card.slot_released(loan);
         if released.is_empty() {
             return;
         }
         let ids = released.into_iter().map(|id| id.0).collect::<Vec<_>>();
         if self.alone {
-            return self.closed(loan, &ids, around.card, around.now);
+            return self.closed(loan, &ids, context.card, context.now);
         }
         self.releasing.push(loan);
-        around.to_agent.push_of(loan, FromSlot::Release { ids });
+        context.to_agent.push_of(loan, FromSlot::Release { ids });
     }
 
     /// Everything is given back: the machines find their functions gone, and are answered until they end.
@@ -372,20 +377,20 @@ impl<'m> Slots<'m> {
 
     /// The client of `loan` has connected once more. If its device is in use that is a mistake, and otherwise the
     /// device is gone.
-    pub(super) fn part(&mut self, loan: usize, around: &mut Around<'_, 'm>) {
+    pub(super) fn part(&mut self, loan: usize, context: &mut Context<'_, 'm>) {
         if self.connections[loan].as_ref().is_none_or(|connection| connection.parting.is_some()) {
             return;
         }
-        if around.card.slot_is_in_use(loan) {
-            around.to_agent.push_of(loan, FromSlot::Kept);
+        if context.card.slot_is_in_use(loan) {
+            context.to_agent.push_of(loan, FromSlot::Kept);
         } else {
-            self.end(loan, around.card, around.now);
+            self.end(loan, context.card, context.now);
         }
     }
 
     /// A connection that a predecessor has parked.
-    pub(super) fn keep_parked(&mut self, socket: OwnedFd, around: &Around<'_, 'm>) -> io::Result<()> {
-        self.parked.add(socket, around.waiter)
+    pub(super) fn keep_parked(&mut self, socket: OwnedFd, context: &Context<'_, 'm>) -> io::Result<()> {
+        self.parked.add(socket, context.waiter)
     }
 
     /// So was every other one that a predecessor knew.
@@ -394,12 +399,12 @@ impl<'m> Slots<'m> {
     }
 
     /// Whether the client of `loan` is to be parked, and is between two messages.
-    fn can_park(&self, loan: usize, around: &Around<'_, 'm>) -> bool {
+    fn can_park(&self, loan: usize, context: &Context<'_, 'm>) -> bool {
         let sent = self.accounts(loan).sent.position();
         let connection = self.connections[loan].as_ref().filter(|it| it.parting.is_some());
         connection.is_some_and(|it| it.asked.is_none())
-            && around.card.slot_is_at_rest(loan)
-            && sent >= around.card.slot_output_end(loan)
+            && context.card.slot_is_at_rest(loan)
+            && sent >= context.card.slot_output_end(loan)
     }
 
     fn is_overdue(&self, loan: usize, now: Instant) -> bool {
@@ -407,12 +412,12 @@ impl<'m> Slots<'m> {
     }
 
     /// Takes the slot from its client, who is answered from now on as somebody whose device is gone.
-    fn park(&mut self, loan: usize, around: &mut Around<'_, 'm>) -> io::Result<()> {
+    fn park(&mut self, loan: usize, context: &mut Context<'_, 'm>) -> io::Result<()> {
         if let Some(connection) = self.connections[loan].take() {
-            around.waiter.deregister(connection.socket.as_fd())?;
-            around.card.slot_closed(around.now, loan);
-            self.parked.add(connection.socket, around.waiter)?;
-            around.to_agent.push_of(loan, FromSlot::Parked);
+            context.waiter.deregister(connection.socket.as_fd())?;
+            context.card.slot_closed(context.now, loan);
+            self.parked.add(connection.socket, context.waiter)?;
+            context.to_agent.push_of(loan, FromSlot::Parked);
         }
         Ok(())
     }
@@ -437,12 +442,12 @@ impl<'m> Slots<'m> {
     }
 
     /// Closes the connection to the client of `loan`, if there is one.
-    pub(super) fn close(&mut self, loan: usize, around: &mut Around<'_, 'm>) -> io::Result<()> {
+    pub(super) fn close(&mut self, loan: usize, context: &mut Context<'_, 'm>) -> io::Result<()> {
         if let Some(connection) = self.connections[loan].take() {
-            around.waiter.deregister(connection.socket.as_fd())?;
+            context.waiter.deregister(connection.socket.as_fd())?;
             hang_up(connection.socket.as_fd());
-            around.card.slot_closed(around.now, loan);
-            around.to_agent.push_of(loan, FromSlot::Vacant);
+            context.card.slot_closed(context.now, loan);
+            context.to_agent.push_of(loan, FromSlot::Vacant);
         }
         Ok(())
     }

@@ -103,8 +103,8 @@ impl LastWrites {
         let found = file.metadata()?;
         // Anybody may put something there.
         let is_ours = found.is_file() && found.uid() == rustix::process::geteuid().as_raw();
-        let is_private = found.mode() & 0o077 == 0 && found.nlink() == 1;
-        if !is_ours || !is_private || memory_page_bytes(file.as_fd())?.is_none() {
+        let is_shm = found.mode() & 0o077 == 0 && found.nlink() == 1;
+        if !is_ours || !is_shm || memory_page_bytes(file.as_fd())?.is_none() {
             return Err(io::Error::other("no memory of ours"));
         }
         let is_new = found.len() == 0;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use base::ledger::Layout;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use run::{Places, Run, cpu_time};
+pub(crate) use run::{Pattern, Run, cpu_time};
 
 /// Most requests under way.
 pub const DEPTH_MAX: u16 = 128;

@@ -10,7 +10,7 @@ use super::{DEPTH_MAX, Histogram, LoadResult, LoadSpec, REQUEST_MAX};
 /// A load at work on a driver: keeps requests under way for the time it is given, once.
 pub(crate) struct Run {
     spec: LoadSpec,
-    places: Places,
+    pattern: Pattern,
     since: Instant,
     cpu: Duration,
     /// By the id of a request.
@@ -39,7 +39,7 @@ impl Run {
         let spec = spec.within_bounds();
         let mut run = Self {
             spec,
-            places: Places::new(spec, seed),
+            pattern: Pattern::new(spec, seed),
             since: now,
             cpu: cpu_time(),
             under_way: Vec::new(),
@@ -85,7 +85,7 @@ impl Run {
 
     fn submit(&mut self, driver: &mut DriveDriver<'_>, id: u32, now: Instant) {
         let Some(geometry) = driver.geometry() else { return };
-        let (kind, lba) = self.places.next(geometry);
+        let (kind, lba) = self.pattern.next(geometry);
         let blocks = self.spec.bytes / geometry.block_size;
         let under_way = &mut self.under_way[id as usize];
         under_way.submitted = now;
@@ -95,14 +95,14 @@ impl Run {
 }
 
 /// What comes next, and where.
-pub(crate) struct Places {
+pub(crate) struct Pattern {
     spec: LoadSpec,
     random: u64,
     /// Which request comes next, for a sequential load.
     next: u64,
 }
 
-impl Places {
+impl Pattern {
     pub(crate) fn new(spec: LoadSpec, seed: u64) -> Self {
         Self { spec, random: seed | 1, next: 0 }
     }
@@ -110,7 +110,7 @@ impl Places {
     /// Reading or writing, and the first block.
     pub(crate) fn next(&mut self, geometry: Geometry) -> (BlockKind, u64) {
         let blocks = u64::from(self.spec.bytes / geometry.block_size).max(1);
-        let places = (geometry.blocks / blocks).max(1);
+        let pattern = (geometry.blocks / blocks).max(1);
         let place = if self.spec.sequential { self.next } else { self.next_random() };
         self.next += 1;
         // A load of one kind needs no lot.
@@ -120,10 +120,10 @@ impl Places {
             percent => self.next_random() % 100 < percent.into(),
         };
         let kind = if is_write { BlockKind::Write } else { BlockKind::Read };
-        (kind, place % places * blocks)
+        (kind, place % pattern * blocks)
     }
 
-    /// A linear congruential generator; its upper half is random enough to choose places.
+    /// A linear congruential generator; its upper half is random enough to choose pattern.
     fn next_random(&mut self) -> u64 {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -150,19 +150,19 @@ mod tests {
 
     #[test]
     fn sequential_places_follow_each_other_and_begin_again() {
-        let mut places = Places::new(spec(0, true), 7);
-        let found: Vec<u64> = (0..102).map(|_| places.next(DRIVE).1).collect();
+        let mut pattern = Pattern::new(spec(0, true), 7);
+        let found: Vec<u64> = (0..102).map(|_| pattern.next(DRIVE).1).collect();
         assert_eq!((found[0], found[1], found[99], found[100]), (0, 8, 792, 0));
     }
 
     #[test]
     fn random_places_are_whole_and_inside_and_mixed_as_told() {
-        let mut places = Places::new(spec(30, false), 7);
-        let found: Vec<(BlockKind, u64)> = (0..10_000).map(|_| places.next(DRIVE)).collect();
+        let mut pattern = Pattern::new(spec(30, false), 7);
+        let found: Vec<(BlockKind, u64)> = (0..10_000).map(|_| pattern.next(DRIVE)).collect();
         assert!(found.iter().all(|(_, lba)| lba % 8 == 0 && lba + 8 <= DRIVE.blocks));
         let writes = found.iter().filter(|(kind, _)| *kind == BlockKind::Write).count();
         assert!((2800..3200).contains(&writes), "{writes}");
-        let mut writer = Places::new(spec(100, false), 7);
+        let mut writer = Pattern::new(spec(100, false), 7);
         assert!((0..100).all(|_| writer.next(DRIVE).0 == BlockKind::Write));
     }
 }

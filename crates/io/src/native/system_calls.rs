@@ -5,7 +5,7 @@ use node::{BlockKind, Geometry};
 
 use crate::card::now;
 use crate::files::Image;
-use crate::load::{Histogram, LoadResult, LoadSpec, Places, cpu_time};
+use crate::load::{Histogram, LoadResult, LoadSpec, Pattern, cpu_time};
 
 /// Runs a load with `preadv` and `pwritev` alone, one after the other on this thread, whatever depth it has.
 ///
@@ -20,11 +20,11 @@ pub fn run_plain(image: &Image, spec: LoadSpec, seed: u64) -> io::Result<LoadRes
         read_only: false,
         volatile_cache: false,
     };
-    let (mut places, mut latencies) = (Places::new(spec, seed), Histogram::new());
+    let (mut pattern, mut latencies) = (Pattern::new(spec, seed), Histogram::new());
     let (since, cpu) = (now(), cpu_time());
     let (mut requests, mut begun) = (0, since);
     while begun.since(since) < Duration::from_millis(spec.duration_ms) {
-        let (kind, lba) = places.next(geometry);
+        let (kind, lba) = pattern.next(geometry);
         match kind {
             BlockKind::Write => image.write_at(&mut [IoSlice::new(&buffer)], lba * 512)?,
             _ => image.read_at(&mut [IoSliceMut::new(&mut buffer)], lba * 512)?,

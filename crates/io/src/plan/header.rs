@@ -73,8 +73,8 @@ pub(super) enum PlanError {
     #[error("what the agent has given is no plan")]
     NoPlan,
     #[error(
-        "the plan has layout {:016x}, and this program's is {:016x}: the agent is of another version of the program, so start \
-         the node again as a whole", .0.0, LAYOUT.0
+        "the plan has layout {:016x}, and this program's is {:016x}: the agent is of another version of the program, \
+         so start the node again as a whole", .0.0, LAYOUT.0
     )]
     OtherLayout(LayoutHash),
     #[error("the plan is to have {0} bytes, and there are {1}")]

@@ -1,10 +1,10 @@
 //! Memory that two nodes of one machine share: a ring of frames each way, and a bell to wake who sleeps.
 //!
 //! The agents agree on it ([`meeting`]) and keep its descriptors, so that it outlives their cards; the cards write and
-//! read frames in it ([`ring`]), without a system call while both are awake. It is one more path of the channel of two nodes: whatever
-//! a killed card had in it comes again, as on any rail. Neither side trusts the other's half: positions and lengths are
-//! checked at each use, frames are copied out before they are looked at, and the bell is a socket, since the flags of
-//! an eventfd belong to both.
+//! read frames in it ([`ring`]), without a system call while both are awake. It is one more path of the channel of two
+//! nodes: whatever a killed card had in it comes again, as on any rail. Neither side trusts the other's half: positions
+//! and lengths are checked at each use, frames are copied out before they are looked at, and the bell is a socket,
+//! since the flags of an eventfd belong to both.
 
 pub(crate) mod bell;
 pub(crate) mod meeting;
@@ -75,13 +75,13 @@ impl Shared {
 }
 
 /// A card's end of a memory.
-pub(crate) struct PrivatePath {
+pub(crate) struct ShmPath {
     pub(crate) writer: Writer,
     pub(crate) reader: Reader,
     pub(crate) bell: Bell,
 }
 
-impl PrivatePath {
+impl ShmPath {
     /// Goes on where the card before has ended.
     pub(crate) fn attach(side: Side, shared: Shared) -> io::Result<Self> {
         let memory = Arc::new(Mapping::shared(shared.memory.as_fd())?);
@@ -113,8 +113,8 @@ mod tests {
     fn what_one_end_writes_the_other_reads() {
         let (caller, called) = Shared::create().unwrap();
         let called = Shared::check(called.memory, called.bell).unwrap();
-        let mut caller = PrivatePath::attach(Side::Caller, caller).unwrap();
-        let mut called = PrivatePath::attach(Side::Called, called).unwrap();
+        let mut caller = ShmPath::attach(Side::Caller, caller).unwrap();
+        let mut called = ShmPath::attach(Side::Called, called).unwrap();
         for (from, to) in [(&mut caller.writer, &mut called.reader), (&mut called.writer, &mut caller.reader)]
         {
             from.room().unwrap()[..3].copy_from_slice(b"one");

@@ -30,7 +30,7 @@ const SKIP: u32 = u32::MAX;
 
 // A window of the channel fits, however small its frames are, beside the frame that goes beyond it, what is skipped,
 // and what is just being built.
-const _: () = assert!(node::PRIVATE_WINDOW / 5 * 8 + 3 * FRAME_MAX <= DATA_BYTES);
+const _: () = assert!(node::SHM_WINDOW / 5 * 8 + 3 * FRAME_MAX <= DATA_BYTES);
 const _: () = assert!(DATA_BYTES.is_multiple_of(UNIT) && size_of::<Positions>() == 4096);
 
 /// Each in cache lines of its own, since they belong to different processors.
@@ -163,7 +163,7 @@ impl Writer {
 
 /// The other end makes no sense: it is broken, or means harm.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Nonsense;
+pub(crate) struct InvalidFrame;
 
 /// The end that reads.
 pub(crate) struct Reader {
@@ -193,11 +193,15 @@ impl Reader {
     ///
     /// # Errors
     /// The writer makes no sense: the ring is of no use any more.
-    pub(crate) fn read(&mut self, limit: usize, mut take: impl FnMut(&mut [u8])) -> Result<usize, Nonsense> {
+    pub(crate) fn read(
+        &mut self,
+        limit: usize,
+        mut take: impl FnMut(&mut [u8]),
+    ) -> Result<usize, InvalidFrame> {
         let written = self.ring.positions().written.0.load(Ordering::Acquire);
         let mut count = 0;
         while count < limit && self.position != written {
-            let len = self.next(written).ok_or(Nonsense)?;
+            let len = self.next(written).ok_or(InvalidFrame)?;
             if len > 0 {
                 take(&mut self.frame[..len]);
                 count += 1;

@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::client::Client;
-use crate::disk::Place;
+use crate::disk::Scratch;
 use crate::pair::Pair;
 use crate::skip;
 
@@ -26,7 +26,7 @@ pub(crate) fn disk_through_threads() {
 
 /// Every kind of request, and a card that dies in between.
 fn disk_through(medium: MediumKind) {
-    let place = Place::new("disk");
+    let place = Scratch::new("disk");
     let pair = Pair::start(&place.image(8 * MIB), &place.path(""));
     match pair.lender.medium() {
         Some(MediumKind::Inline) => return skip("the build lies in memory, and there is no disk to use"),
@@ -54,13 +54,13 @@ fn disk_through(medium: MediumKind) {
 
 pub(crate) fn full_disk_through_the_ring() {
     const NO_SPACE: u32 = 28;
-    let place = match Place::ext4("full", 24 * MIB) {
+    let place = match Scratch::ext4("full", 24 * MIB) {
         Ok(place) => place,
         Err(why) => return skip(&why),
     };
     let filler = place.path("filler");
     std::fs::write(&filler, vec![1; 8 << 20]).unwrap();
-    let folder = Place::new("full-socket");
+    let folder = Scratch::new("full-socket");
     let pair = Pair::start(&place.image(64 * MIB), &folder.path(""));
     if pair.lender.medium() != Some(MediumKind::Ring) {
         return skip("io_uring is not available");
@@ -87,7 +87,7 @@ pub(crate) fn full_disk_through_the_ring() {
 
 pub(crate) fn hanging_disk_leaves_the_agent_awake() {
     // A file system on a loop device on a file system: when the outer one is frozen, the disk of the inner one hangs.
-    let disk = match Place::ext4("hanging", 64 * MIB) {
+    let disk = match Scratch::ext4("hanging", 64 * MIB) {
         Ok(disk) => disk,
         Err(why) => return skip(&why),
     };
@@ -95,7 +95,7 @@ pub(crate) fn hanging_disk_leaves_the_agent_awake() {
         Ok(place) => place,
         Err(why) => return skip(&why),
     };
-    let folder = Place::new("hanging-socket");
+    let folder = Scratch::new("hanging-socket");
     let pair = Pair::start(&place.image(8 * MIB), &folder.path(""));
     if pair.lender.medium() != Some(MediumKind::Ring) {
         return skip("io_uring is not available");
@@ -160,7 +160,7 @@ impl Drop for NoDescriptors {
 }
 
 pub(crate) fn start_that_fails_is_tried_again() {
-    let place = Place::new("restart");
+    let place = Scratch::new("restart");
     let pair = Pair::start(&place.image(MIB), &place.path(""));
     let mut client = Client::connect(&pair.socket);
     assert_eq!(client.write(0, &pattern(1, 4096)), 0);
@@ -175,7 +175,7 @@ pub(crate) fn start_that_fails_is_tried_again() {
 }
 
 pub(crate) fn clients_wait_for_descriptors() {
-    let place = Place::new("accept");
+    let place = Scratch::new("accept");
     let pair = Pair::start(&place.image(MIB), &place.path(""));
     // Usable before the limit falls: the first client waits for that.
     drop(Client::connect(&pair.socket));
@@ -194,7 +194,7 @@ pub(crate) fn clients_wait_for_descriptors() {
 }
 
 pub(crate) fn killed_client_with_a_full_ring_costs_nothing() {
-    let place = Place::new("hang-up");
+    let place = Scratch::new("hang-up");
     let pair = Pair::start(&place.image(MIB), &place.path(""));
     let mut client = Client::connect(&pair.socket);
     assert_eq!(client.write(0, &pattern(1, 4096)), 0);
@@ -216,7 +216,7 @@ pub(crate) fn killed_client_with_a_full_ring_costs_nothing() {
 /// then.
 pub(crate) fn farewell_loses_nothing_that_was_asked_for_before() {
     const WRITES: u64 = 20;
-    let place = Place::new("farewell");
+    let place = Scratch::new("farewell");
     // In memory: what nobody was told of is not kept for a disk's sake.
     let image = std::path::PathBuf::from(format!("/dev/shm/causeway-farewell-{}", std::process::id()));
     std::fs::File::create(&image).unwrap().set_len(MIB).unwrap();

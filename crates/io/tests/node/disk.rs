@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A folder of this test's own, with an image in it.
-pub(crate) struct Place {
+pub(crate) struct Scratch {
     folder: PathBuf,
     mounted: bool,
 }
 
-impl Place {
+impl Scratch {
     /// On the disk that holds the build.
     pub(crate) fn new(name: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
@@ -22,7 +22,7 @@ impl Place {
         Self::new(name).make_ext4(bytes)
     }
 
-    /// As [`Place::ext4`], within the file system of `self`, which is then the disk below it.
+    /// As [`Scratch::ext4`], within the file system of `self`, which is then the disk below it.
     pub(crate) fn ext4_within(&self, bytes: u64) -> Result<Self, String> {
         let folder = self.path("within");
         std::fs::create_dir_all(&folder).unwrap();
@@ -64,7 +64,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Scratch {
     fn drop(&mut self) {
         if self.mounted {
             // A card that was just killed may still use it.

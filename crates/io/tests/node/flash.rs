@@ -8,7 +8,7 @@ use node::{FlashConfig, FlashRates};
 
 use crate::cases::pattern;
 use crate::client::Client;
-use crate::disk::Place;
+use crate::disk::Scratch;
 use crate::pair::{Pair, measure};
 
 const MIB: u64 = 1 << 20;
@@ -54,18 +54,18 @@ pub(crate) fn takes_its_time() {
 }
 
 pub(crate) fn of_memory_survives_its_card() {
-    let place = Place::new("flash");
+    let place = Scratch::new("flash");
     survives_its_card(Image::ram(8 * MIB).unwrap(), &place);
 }
 
 pub(crate) fn of_a_disk_survives_its_card() {
-    let place = Place::new("flash-disk");
+    let place = Scratch::new("flash-disk");
     let options = ImageOptions { direct: true, ..ImageOptions::default() };
     survives_its_card(Image::open(&place.image(8 * MIB), &options).unwrap(), &place);
 }
 
 /// A card that is killed while its flash card works loses what is held back, and its successor does it again.
-fn survives_its_card(image: Image, place: &Place) {
+fn survives_its_card(image: Image, place: &Scratch) {
     const LATENCY: Duration = Duration::from_millis(150);
     const BYTES: usize = 65_536;
     const CLIENTS: u64 = 4;

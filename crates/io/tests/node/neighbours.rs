@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 
 use crate::cases::pattern;
 use crate::client::Client;
-use crate::disk::Place;
+use crate::disk::Scratch;
 use crate::log;
 use crate::pair::{Pair, borrower_key, lender_key};
 
@@ -23,12 +23,12 @@ const KILLS: u64 = 100;
 const MEMORY_BYTES: i64 = 512 << 10;
 
 /// A file in memory, so that the card's work is its own.
-fn image(place: &Place) -> std::path::PathBuf {
+fn image(place: &Scratch) -> std::path::PathBuf {
     place.image(8 * MIB)
 }
 
 pub(crate) fn share_memory_and_survive_kills() {
-    let place = Place::new("neighbours");
+    let place = Scratch::new("neighbours");
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     let mut client = Client::connect(&pair.socket);
     pair.wait_shared();
@@ -58,7 +58,7 @@ pub(crate) fn share_memory_and_survive_kills() {
 }
 
 pub(crate) fn find_a_new_agent() {
-    let place = Place::new("new-agent");
+    let place = Scratch::new("new-agent");
     let image = image(&place);
     let mut pair = Pair::start_sharing(&image, &place.path(""), [true, true]);
     let mut client = Client::connect(&pair.socket);
@@ -74,7 +74,7 @@ pub(crate) fn find_a_new_agent() {
 
 /// The lender begins anew on another port: its borrower cannot find it there, and is called.
 pub(crate) fn are_called_by_a_lender_that_has_moved() {
-    let place = Place::new("moved");
+    let place = Scratch::new("moved");
     let image = image(&place);
     let mut pair = Pair::start(&image, &place.path(""));
     let mut client = Client::connect(&pair.socket);
@@ -90,7 +90,7 @@ pub(crate) fn are_called_by_a_lender_that_has_moved() {
 
 /// A loan that was given up without its lender has no memory any more.
 pub(crate) fn that_are_abandoned_share_nothing() {
-    let place = Place::new("abandoned");
+    let place = Scratch::new("abandoned");
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     pair.wait_shared();
     pair.borrower.abandon();
@@ -104,7 +104,7 @@ pub(crate) fn that_are_abandoned_share_nothing() {
 
 pub(crate) fn that_do_not_want_to_share_nothing() {
     for wants in [[false, true], [true, false]] {
-        let place = Place::new(if wants[0] { "unwilling-borrower" } else { "unwilling-lender" });
+        let place = Scratch::new(if wants[0] { "unwilling-borrower" } else { "unwilling-lender" });
         let pair = Pair::start_sharing(&image(&place), &place.path(""), wants);
         let mut client = Client::connect(&pair.socket);
         let start = Instant::now();
@@ -115,10 +115,10 @@ pub(crate) fn that_do_not_want_to_share_nothing() {
     }
 }
 
-/// Whoever calls a node and knows no key of the channel is turned away, whatever it says; loans go on, and the log is not
-/// filled.
+/// Whoever calls a node and knows no key of the channel is turned away, whatever it says; loans go on, and the log is
+/// not filled.
 pub(crate) fn without_the_key_get_nothing() {
-    let place = Place::new("no-key");
+    let place = Scratch::new("no-key");
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     let mut client = Client::connect(&pair.socket);
     pair.wait_shared();
@@ -196,7 +196,7 @@ fn call() -> Option<OwnedFd> {
 /// A peer that writes anything anywhere in the memory that it shares hurts its own loan at most: no card dies, no agent
 /// gives up, and another loan goes on.
 pub(crate) fn that_write_rubbish_hurt_themselves() {
-    let (place, bystanders) = (Place::new("rubbish"), Place::new("bystanders"));
+    let (place, bystanders) = (Scratch::new("rubbish"), Scratch::new("bystanders"));
     let bystander = Pair::start_sharing(&image(&bystanders), &bystanders.path(""), [false, false]);
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     let mut by = Client::connect(&bystander.socket);
@@ -256,7 +256,7 @@ fn shared_memory() -> Option<Mapping> {
 /// Requests with pauses that are long enough for both cards to fall asleep: each is woken, and answers without any
 /// timer.
 pub(crate) fn that_sleep_are_woken() {
-    let place = Place::new("sleepers");
+    let place = Scratch::new("sleepers");
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     let mut client = Client::connect(&pair.socket);
     pair.wait_shared();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::cases::pattern;
 use crate::client::Client;
-use crate::disk::Place;
+use crate::disk::Scratch;
 use crate::log;
 use crate::pair::{Node, Pair};
 use crate::skip;
@@ -18,7 +18,7 @@ fn survives(
     victim: fn(&Pair) -> &Node,
     befalls: fn(&Node) -> Result<(), String>,
 ) -> Result<(), String> {
-    let place = Place::new(name);
+    let place = Scratch::new(name);
     let pair = Pair::start(&place.image(4 * MIB), &place.path(""));
     let mut client = Client::connect(&pair.socket);
     for round in 0..2 {
@@ -64,7 +64,7 @@ pub(crate) fn cards_that_spin_are_replaced() {
 }
 
 pub(crate) fn cards_with_a_debugger_are_left_alone() {
-    let place = Place::new("debugger");
+    let place = Scratch::new("debugger");
     let pair = Pair::start(&place.image(MIB), &place.path(""));
     let mut client = Client::connect(&pair.socket);
     assert_eq!(client.write(0, &pattern(1, 4096)), 0);
@@ -90,7 +90,7 @@ pub(crate) fn cards_with_a_debugger_are_left_alone() {
 
 /// More threads than processors, all of which want one all the time.
 pub(crate) fn busy_machine_kills_nobody() {
-    let place = Place::new("busy");
+    let place = Scratch::new("busy");
     let pair = Pair::start(&place.image(MIB), &place.path(""));
     let mut client = Client::connect(&pair.socket);
     let end = AtomicBool::new(false);

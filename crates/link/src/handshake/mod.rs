@@ -43,7 +43,7 @@ pub(crate) enum Unread {
     /// It is not from someone who knows the key, or is bound to something else.
     Auth,
     /// It is, and makes no sense.
-    Nonsense,
+    Invalid,
 }
 
 /// What a handshake has agreed. All zeroes: nothing.
@@ -161,14 +161,14 @@ impl Initiator {
             _ => {
                 let mut room = [0; MAX_MESSAGE];
                 let payload = open(&mut self.state, message, &mut room)?;
-                let answer = Answer::decode(payload, self.called).ok_or(Unread::Nonsense)?;
+                let answer = Answer::decode(payload, self.called).ok_or(Unread::Invalid)?;
                 self.heard = Some((message.to_vec(), answer));
                 answer
             }
         };
         let (send, receive) = self.state.dangerously_get_raw_split();
         let secrets = Secrets { send, receive, hash: hash_of(&self.state) };
-        (answer.attempt == self.attempt).then_some((answer, secrets)).ok_or(Unread::Nonsense)
+        (answer.attempt == self.attempt).then_some((answer, secrets)).ok_or(Unread::Invalid)
     }
 }
 
@@ -196,7 +196,7 @@ impl Responder {
         if !key.is_usable() {
             return Err(Unread::Auth);
         }
-        let proposal = Proposal::decode(payload, key.id()).ok_or(Unread::Nonsense)?;
+        let proposal = Proposal::decode(payload, key.id()).ok_or(Unread::Invalid)?;
         Ok((Self { state, key }, proposal))
     }
 

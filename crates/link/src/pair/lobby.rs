@@ -34,8 +34,8 @@ use crate::paths::{PathId, PathSet};
 /// What entropy of the lobby is derived with.
 const ENTROPY: u64 = u64::from_le_bytes(*b"lobby\0\0\0");
 
-/// Addresses at which the same attempt is refused in a row: somebody may repeat it faster than the network, and then who
-/// has sent it is not the first one that it comes from.
+/// Addresses at which the same attempt is refused in a row: somebody may repeat it faster than the network, and then
+/// who has sent it is not the first one that it comes from.
 const ADDRESSES: usize = 8;
 
 /// For how long another life than the one a function belongs to waits after the node was started.
@@ -210,7 +210,7 @@ impl<'m> Lobby<'m> {
                 stats.dropped_auth.add(1);
                 Reception::Nothing
             }
-            Err(Unread::Nonsense) => {
+            Err(Unread::Invalid) => {
                 stats.dropped_not_understood.add(1);
                 Reception::Nothing
             }
@@ -236,7 +236,7 @@ impl<'m> Lobby<'m> {
         let message = &frame[HEADER_LEN..frame.len() - MARKS_LEN];
         let (responder, proposal) = Responder::read(binding, entropy, message)?;
         if !proposal.speaker.is_named_by(header) {
-            return Err(Unread::Nonsense);
+            return Err(Unread::Invalid);
         }
         Ok(Box::new(Call { responder, proposal, paths: PathSet::of(header.path()), group }))
     }

@@ -2,8 +2,8 @@
 //! replay, reset and trouble, and knows nothing of paths and keys: its [`Channel`](crate::Channel) carries it.
 //!
 //! What goes out gets a number in the [`Sender`] and stays there until the peer has committed it; what comes in the
-//! [`Receiver`] hands on once. Which numbers are on their way only this card knows: the next one sends again what is not
-//! committed.
+//! [`Receiver`] hands on once. Which numbers are on their way only this card knows: the next one sends again what is
+//! not committed.
 
 mod receiver;
 mod sender;
@@ -396,8 +396,8 @@ impl<'m> Stream<'m> {
         !self.transmission.resend.is_empty() || unsent < self.port.sender.next()
     }
 
-    /// Writes as many TLPs of a range as fit; the rest of it stays to be sent. Their addresses lead over this rail of the
-    /// receiver.
+    /// Writes as many TLPs of a range as fit; the rest of it stays to be sent. Their addresses lead over this rail of
+    /// the receiver.
     pub(crate) fn write_tlps(
         &mut self,
         (first, end): (u64, u64),

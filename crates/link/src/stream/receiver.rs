@@ -103,7 +103,8 @@ pub fn tlp_digest(bytes: &[u8]) -> u64 {
     rest.iter().fold(digest, |digest, &byte| mix(digest, byte.into()))
 }
 
-/// [`tlp_digest`] of what the TLP was before its rail was chosen, which is another one if it comes again on another path.
+/// [`tlp_digest`] of what the TLP was before its rail was chosen, which is another one if it comes again on another
+/// path.
 fn digest_without_rail(bytes: &[u8]) -> u64 {
     let Some((header, rest)) = bytes.split_at_checked(pcie::spec::HEADER_BYTES_MAX) else {
         return tlp_digest(bytes);

@@ -288,8 +288,8 @@ impl Agent {
         }
     }
 
-    /// A drive is lent no more, of which these were the functions: the card is told. One that comes later has no part of
-    /// it.
+    /// A drive is lent no more, of which these were the functions: the card is told. One that comes later has no part
+    /// of it.
     pub fn handle_withdrawn(&mut self, drive: usize, loans: impl IntoIterator<Item = usize>) {
         loans.into_iter().for_each(|loan| self.forget(loan));
         if self.life.record.pid.is_some() {

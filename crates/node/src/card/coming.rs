@@ -22,9 +22,9 @@ impl<'m> Card<'m> {
         self.ledger.grow(memory);
     }
 
-    /// A place has another loan from now on, which borrows; the others notice nothing of it. The one before is over, and
-    /// what it has left is given back. A loan for which there is no room is [`super::Unusable::NoRoom`], and its place
-    /// stays vacant. The place may be the next one behind those that there are.
+    /// A place has another loan from now on, which borrows; the others notice nothing of it. The one before is over,
+    /// and what it has left is given back. A loan for which there is no room is [`super::Unusable::NoRoom`], and its
+    /// place stays vacant. The place may be the next one behind those that there are.
     ///
     /// # Errors
     /// The ledger is corrupt.
@@ -41,15 +41,16 @@ impl<'m> Card<'m> {
         self.begin(place)
     }
 
-    /// A drive comes to a place that has none, or to the next one, with the loans of its functions, and with where those
-    /// are who have some of them; the others notice nothing of it.
+    /// A drive comes to a place that has none, or to the next one, with the loans of its functions, and with where
+    /// those are who have some of them; the others notice nothing of it.
     ///
     /// # Errors
     /// The ledger is corrupt, or has no room for the drive. A loan for which it has none is
     /// [`super::Unusable::NoRoom`].
     ///
     /// # Panics
-    /// If there is no such place or a drive is in it, or a loan is of something else, or another one is of its function.
+    /// If there is no such place or a drive is in it, or a loan is of something else, or another one is of its
+    /// function.
     pub fn lend(
         &mut self,
         now: Instant,
@@ -89,8 +90,8 @@ impl<'m> Card<'m> {
         self.expect_holders()
     }
 
-    /// A drive is lent no more. Whoever has a function of it is told so; [`CardEvent::Withdrawn`] follows when nothing of
-    /// it is with its medium, and until then nothing may come to its places.
+    /// A drive is lent no more. Whoever has a function of it is told so; [`CardEvent::Withdrawn`] follows when nothing
+    /// of it is with its medium, and until then nothing may come to its places.
     pub fn withdraw(&mut self, now: Instant, drive: usize) {
         if !self.leaving.contains(&drive) {
             self.leaving.push(drive);

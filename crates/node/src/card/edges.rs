@@ -7,7 +7,7 @@ use host::nbd::Server;
 use super::Card;
 use crate::borrower::BorrowedDrive;
 use crate::loan::Loan;
-use crate::places::Asker;
+use crate::loan_table::Asker;
 
 impl<'m> Card<'m> {
     /// A client has connected to the edge of `loan`; `slot` is idle.

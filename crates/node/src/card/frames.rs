@@ -9,13 +9,13 @@ use link::PathId;
 use link::frame::{FrameError, Header, Kind};
 use link::pair::{Call, Event, Heard, LobbyConfig, OpenRefusal, Presence, Reception, Said, Why};
 
-use super::{Card, CardEvent, Outgoing, Rooms, Way};
+use super::{Card, CardEvent, Egress, FrameBuffers, Outgoing};
 use crate::bucket::Bucket;
 use crate::cells::Address;
 use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::loan::Loan;
 use crate::peer::{LoanStreams, Peer, with_streams};
-use crate::peers::Room;
+use crate::peers::Entry;
 use crate::sightings::Cause;
 
 /// Frames that a peer is sent before another one for which there are some has its turn: enough for segmentation
@@ -92,21 +92,21 @@ impl<'m> Card<'m> {
 
     /// A frame has come through the memory that is shared with a peer. `frame` is a private copy: the peer can change
     /// what lies in shared memory at any time.
-    pub fn handle_private_frame(&mut self, now: Instant, peer: usize, frame: &mut [u8]) {
+    pub fn handle_shm_frame(&mut self, now: Instant, peer: usize, frame: &mut [u8]) {
         if !Header::parse(frame).is_ok_and(|header| self.peer_named(&header) == Some(peer)) {
             return self.ledger.root.gauges.dropped_malformed.add(1);
         }
         let mut heard = Heard::Nothing;
         self.peer_step(now, peer, |peer, streams| {
             // From nowhere that could be learned.
-            heard = peer.channel.handle_private_frame(now, frame, streams);
+            heard = peer.channel.handle_shm_frame(now, frame, streams);
         });
         self.note_heard(now, peer, heard);
     }
 
     /// Memory is shared with a peer from now on, or other memory than before; or none any more.
-    pub fn set_private(&mut self, now: Instant, peer: usize, is_there: bool) {
-        self.peer_step(now, peer, |peer, _| peer.channel.set_private(now, is_there));
+    pub fn set_shm(&mut self, now: Instant, peer: usize, is_there: bool) {
+        self.peer_step(now, peer, |peer, _| peer.channel.set_shm(now, is_there));
     }
 
     /// The peer whose channel a frame names.
@@ -147,7 +147,8 @@ impl<'m> Card<'m> {
         if !self.contains_faults {
             return self.handle_call(now, rail, from, header, frame);
         }
-        // What is broken in memory is the lobby, which knows nothing but what the ledger has, and how often it was asked.
+        // What is broken in memory is the lobby, which knows nothing but what the ledger has, and how often it was
+        // asked.
         if catch_unwind(AssertUnwindSafe(|| self.handle_call(now, rail, from, header, frame))).is_err() {
             self.take_back();
             self.ledger.root.gauges.dropped_calls.add(1);
@@ -187,7 +188,7 @@ impl<'m> Card<'m> {
             Reception::Call(call) => self.take_call(now, (path, from), call, frame),
             Reception::Again(node, group, name) => {
                 let room = self.peers.room_for((node, group), &self.ledger, &self.config, &self.loans, now);
-                if let Room::Present(place) = room {
+                if let Entry::Present(place) = room {
                     self.peer_step(now, place, |peer, _| {
                         let heard = peer.channel.hear_again(path, name);
                         peer.answer(now, path, from, heard);
@@ -215,8 +216,8 @@ impl<'m> Card<'m> {
     ) -> Reception {
         let of = (call.node(), call.group());
         let place = match self.peers.room_for(of, &self.ledger, &self.config, &self.loans, now) {
-            Room::Present(place) => place,
-            Room::Place(place) => {
+            Entry::Present(place) => place,
+            Entry::Vacant(place) => {
                 let has_left = self.peers.get(place).is_some();
                 let whose = (call.key(), call.group(), false);
                 let admitted = self.peers.admit(place, whose, &self.ledger, &self.config, now);
@@ -226,7 +227,7 @@ impl<'m> Card<'m> {
                 self.events.extend(has_left.then_some(CardEvent::Left(place)));
                 place
             }
-            Room::Full => return self.lobby.refuse(now, call, Why::NoRoom, &from.0, frame),
+            Entry::Full => return self.lobby.refuse(now, call, Why::NoRoom, &from.0, frame),
         };
         let mut refused = None;
         self.peer_step(now, place, |peer, streams| match peer.channel.take_call(now, call, streams) {
@@ -253,8 +254,8 @@ impl<'m> Card<'m> {
         }
     }
 
-    /// One step of a peer's channel, and what follows from it for its loans, each in steps of its own. What the peer has
-    /// said of a stream and a dead card has not heeded it says again.
+    /// One step of a peer's channel, and what follows from it for its loans, each in steps of its own. What the peer
+    /// has said of a stream and a dead card has not heeded it says again.
     pub(super) fn peer_step(
         &mut self,
         now: Instant,
@@ -433,11 +434,15 @@ impl<'m> Card<'m> {
         self.config.loans.iter().position(is_it)
     }
 
-    /// The next frame to send, built where `rooms` says. Peers take turns of some frames each.
-    pub fn poll_transmit(&mut self, now: Instant, rooms: &mut (impl Rooms + ?Sized)) -> Option<Outgoing> {
+    /// The next frame to send, built where `buffers` says. Peers take turns of some frames each.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        buffers: &mut (impl FrameBuffers + ?Sized),
+    ) -> Option<Outgoing> {
         if let Some(reply) = self.replies.pop_front() {
-            let (way, len) = (Way::Rail(reply.rail), reply.bytes.len());
-            rooms.of(way)[..len].copy_from_slice(&reply.bytes);
+            let (way, len) = (Egress::Rail(reply.rail), reply.bytes.len());
+            buffers.of(way)[..len].copy_from_slice(&reply.bytes);
             return Some(Outgoing { way, to: Some(reply.to), len });
         }
         self.now = now;
@@ -449,7 +454,7 @@ impl<'m> Card<'m> {
             }
             let outgoing = self.guarded_peer(place, |card| {
                 with_streams(&mut card.peers[place], place, &mut card.loans, |peer, streams| {
-                    peer.poll_transmit(now, place, &mut *rooms, streams)
+                    peer.poll_transmit(now, place, &mut *buffers, streams)
                 })
             });
             if let Some(outgoing) = outgoing.flatten() {

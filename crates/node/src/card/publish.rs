@@ -5,11 +5,11 @@ use base::ids::{Group, LifeId, NodeId};
 
 use super::{Card, CardEvent};
 use crate::gauges::ChannelGauges;
-use crate::places::{Asker, PlaceSet};
+use crate::loan_table::{Asker, LoanSet};
 
 impl Card<'_> {
-    /// Renews the gauges of loans that have changed since, and what the others show of channels that have: those that do
-    /// nothing cost nothing.
+    /// Renews the gauges of loans that have changed since, and what the others show of channels that have: those that
+    /// do nothing cost nothing.
     pub(super) fn publish(&mut self, now: Instant) {
         // Of each channel once: it may carry many loans.
         let seen: Vec<_> = (0..self.peers.len())
@@ -35,7 +35,7 @@ impl Card<'_> {
 
     /// The loans that may have changed since they were asked for last. What functions of one drive show depends on each
     /// other.
-    fn changed_with_drives(&self) -> PlaceSet {
+    fn changed_with_drives(&self) -> LoanSet {
         let changed = self.loans.take_changed(Asker::Gauges);
         let has_changed = |loan: &usize| changed.has(*loan);
         let drives = self.drives.iter().flatten().filter(|drive| drive.loans().iter().any(has_changed));

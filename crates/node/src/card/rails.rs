@@ -11,7 +11,8 @@ use crate::config::{CardConfig, Rails};
 /// Why a node cannot have these rails while it runs. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RailsError {
-    /// It would have none, and be reached by nobody: also not through shared memory, since that is agreed on over a rail.
+    /// It would have none, and be reached by nobody: also not through shared memory, since that is agreed on over a
+    /// rail.
     NoneLeft,
     /// A rail takes smaller frames than those that peers have been promised.
     TooSmall(RailId),

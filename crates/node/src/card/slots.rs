@@ -47,8 +47,8 @@ impl<'m> Card<'m> {
         self.slot_step(now, loan, |slot| slot.open(now, is_lent));
     }
 
-    /// What a card that begins is told of the client of a slot: how many bytes the kernel has received from it and sent to
-    /// it, by its account; `None`: there is no client.
+    /// What a card that begins is told of the client of a slot: how many bytes the kernel has received from it and sent
+    /// to it, by its account; `None`: there is no client.
     pub fn slot_resume(&mut self, now: Instant, loan: usize, moved: Option<[u64; 2]>) {
         match (moved, self.slot_is_idle(loan)) {
             (None, true) => {}

@@ -21,7 +21,7 @@ use link::{Lender, Name, NodeKey, Secret};
 
 use super::*;
 use crate::apertures::base_of;
-use crate::places::Asker;
+use crate::loan_table::Asker;
 use crate::{BorrowEdge, DriveConfig, LendConfig, LoanConfig, LoanRole, RailConfig, Route};
 
 const TICK: Duration = Duration::from_micros(50);
@@ -77,9 +77,9 @@ struct Paths {
     scrapped: Cell<u32>,
 }
 
-impl Rooms for Paths {
-    fn of(&mut self, way: Way) -> &mut [u8] {
-        if let Way::Private(_) = way {
+impl FrameBuffers for Paths {
+    fn of(&mut self, way: Egress) -> &mut [u8] {
+        if let Egress::Shm(_) = way {
             self.scrapped.set(self.scrapped.get() + u32::from(!self.has_room));
         }
         &mut self.buffer
@@ -89,8 +89,8 @@ impl Rooms for Paths {
 /// A card and what is on its way to it.
 struct End<'m> {
     card: Card<'m>,
-    rooms: Paths,
-    incoming: VecDeque<(Way, Vec<u8>)>,
+    buffers: Paths,
+    incoming: VecDeque<(Egress, Vec<u8>)>,
     /// What the card has said and nobody has looked at.
     events: Vec<CardEvent>,
     /// What a medium that never ends anything has to do; another ends everything at once.
@@ -148,9 +148,9 @@ impl<'m> End<'m> {
         faults: Option<&'m Faults>,
     ) -> Self {
         let card = Card::new(memory, faults.map(|faults| faults as &dyn Hook), config, now).unwrap();
-        let rooms = Paths { buffer: vec![0; 1 << 16], has_room: true, scrapped: Cell::new(0) };
+        let buffers = Paths { buffer: vec![0; 1 << 16], has_room: true, scrapped: Cell::new(0) };
         let (incoming, events) = (VecDeque::new(), Vec::new());
-        Self { card, rooms, incoming, events, endless: None, held: None, fault_in: None, faults }
+        Self { card, buffers, incoming, events, endless: None, held: None, fault_in: None, faults }
     }
 
     /// An assertion fails after so many stores of a call. False if there are not so many.
@@ -169,15 +169,15 @@ impl<'m> End<'m> {
     }
 
     /// Everything that is due now; returns the frames that arrive.
-    fn turn(&mut self, now: Instant) -> Vec<(Way, Vec<u8>)> {
+    fn turn(&mut self, now: Instant) -> Vec<(Egress, Vec<u8>)> {
         for (way, mut frame) in self.incoming.drain(..) {
             match way {
-                Way::Rail(_) => {
+                Egress::Rail(_) => {
                     let rail =
                         Header::parse(&frame).map_or(RailId::default(), |header| header.destination.rail);
                     self.card.handle_frame(now, rail, PEER, &mut frame);
                 }
-                Way::Private(peer) => self.card.handle_private_frame(now, peer, &mut frame),
+                Egress::Shm(peer) => self.card.handle_shm_frame(now, peer, &mut frame),
             }
         }
         if self.card.poll_timeout().is_some_and(|at| at <= now) {
@@ -197,13 +197,13 @@ impl<'m> End<'m> {
             }
         }
         let mut sent = Vec::new();
-        while let Some(outgoing) = self.card.poll_transmit(now, &mut self.rooms) {
+        while let Some(outgoing) = self.card.poll_transmit(now, &mut self.buffers) {
             let arrives = match outgoing.way {
-                Way::Rail(_) => true,
-                Way::Private(_) => self.rooms.has_room,
+                Egress::Rail(_) => true,
+                Egress::Shm(_) => self.buffers.has_room,
             };
             if arrives {
-                sent.push((outgoing.way, self.rooms.buffer[..outgoing.len].to_vec()));
+                sent.push((outgoing.way, self.buffers.buffer[..outgoing.len].to_vec()));
             }
         }
         if let Some(loan) = self.card.loans.get(0) {
@@ -215,7 +215,7 @@ impl<'m> End<'m> {
                 peer.ask_again();
             }
         }
-        assert!(self.card.poll_transmit(now, &mut self.rooms).is_none(), "it said that there was nothing");
+        assert!(self.card.poll_transmit(now, &mut self.buffers).is_none(), "it said that there was nothing");
         sent
     }
 }
@@ -248,7 +248,7 @@ fn is_ready(card: &Card<'_>, _: Instant) -> bool {
 
 /// The memory answers.
 fn is_shared(card: &Card<'_>, now: Instant) -> bool {
-    card.channel_of(0).unwrap().private_status(now).is_some_and(|path| path.is_up)
+    card.channel_of(0).unwrap().shm_status(now).is_some_and(|path| path.is_up)
 }
 
 /// The commands are in the lender's memory: it fetches those behind the first few when the medium is asked for, and
@@ -423,20 +423,20 @@ fn memory_without_room_is_tried_again_and_stops_nothing() {
         assert!(run(&mut now, &mut ends, short, is_open));
         assert!(!is_ready(&ends[1].card, now), "there is still something to do");
         for end in &mut ends {
-            end.card.set_private(now, 0, true);
-            let asks = end.card.poll_transmit(now, &mut end.rooms);
-            assert!(asks.is_some_and(|asks| asks.way == Way::Private(0)), "at once; this frame gets lost");
+            end.card.set_shm(now, 0, true);
+            let asks = end.card.poll_transmit(now, &mut end.buffers);
+            assert!(asks.is_some_and(|asks| asks.way == Egress::Shm(0)), "at once; this frame gets lost");
         }
         assert!(run(&mut now, &mut ends, short, is_shared));
         for (end, full) in ends.iter_mut().zip(full) {
-            end.rooms.has_room = !full;
+            end.buffers.has_room = !full;
         }
         assert!(run(&mut now, &mut ends, short, is_ready), "the rail takes over");
         run(&mut now, &mut ends, long, never);
         for (end, full) in ends.iter_mut().zip(full) {
-            assert_eq!(full, end.rooms.scrapped.get() > 0);
+            assert_eq!(full, end.buffers.scrapped.get() > 0);
             assert!(!is_shared(&end.card, now));
-            end.rooms.has_room = true;
+            end.buffers.has_room = true;
         }
         assert!(run(&mut now, &mut ends, short, is_shared), "there is room again");
     }
@@ -655,7 +655,7 @@ impl Mimicked<'_> {
             let [lender, borrower] = &mut self.ends;
             let sent = borrower.turn(*now);
             for (way, frame) in sent {
-                let Way::Rail(rail) = way else { continue };
+                let Egress::Rail(rail) = way else { continue };
                 let is_sealed = link::frame::Header::parse(&frame).unwrap().kind == link::frame::Kind::Sealed;
                 if mimics && is_sealed {
                     self.bytes[0] += frame.len();
@@ -667,10 +667,10 @@ impl Mimicked<'_> {
             while let Some(work) = lender.card.poll_media() {
                 lender.card.handle_media(*now, work.loan, work.id, Ok(()));
             }
-            while let Some(outgoing) = lender.card.poll_transmit(*now, &mut lender.rooms) {
+            while let Some(outgoing) = lender.card.poll_transmit(*now, &mut lender.buffers) {
                 if outgoing.to == Some(self.home) {
                     self.at_home += outgoing.len;
-                    let frame = lender.rooms.buffer[..outgoing.len].to_vec();
+                    let frame = lender.buffers.buffer[..outgoing.len].to_vec();
                     borrower.incoming.push_back((outgoing.way, frame));
                 } else if outgoing.to == Some(self.stranger) {
                     self.bytes[1] += outgoing.len;
@@ -771,8 +771,8 @@ fn a_newcomer_is_served_though_somebody_repeats_each_of_its_frames_faster() {
 /// The answers of a lender's handshakes, by where they go.
 fn answers(lender: &mut End<'_>, now: Instant) -> Vec<Address> {
     let mut to = Vec::new();
-    while let Some(outgoing) = lender.card.poll_transmit(now, &mut lender.rooms) {
-        let header = Header::parse(&lender.rooms.buffer[..outgoing.len]).unwrap();
+    while let Some(outgoing) = lender.card.poll_transmit(now, &mut lender.buffers) {
+        let header = Header::parse(&lender.buffers.buffer[..outgoing.len]).unwrap();
         to.extend(outgoing.to.filter(|_| header.kind == link::frame::Kind::Response));
     }
     to
@@ -901,8 +901,8 @@ fn requests_bear_the_id_that_their_receiver_has_given_to_the_stream() {
     assert_eq!(denied_read(&mut ends[0].card, 0, crate::requester_of(0), (1, 0, 0)), None);
 }
 
-/// Reads eight bytes at rail, domain and offset of `at` in the stream of a loan, as if that had come on rail 0. What was
-/// denied, if it was.
+/// Reads eight bytes at rail, domain and offset of `at` in the stream of a loan, as if that had come on rail 0. What
+/// was denied, if it was.
 fn denied_read(
     card: &mut Card<'_>,
     loan: usize,
@@ -989,7 +989,7 @@ fn a_function_that_lies_beyond_the_aperture_is_refused_by_name() {
         let mut now = Instant::ZERO;
         assert!(!run(&mut now, &mut ends, Duration::from_secs(1), is_ready));
         let why = ends[1].events.iter().find_map(|event| match event {
-            CardEvent::Unusable(0, Unusable::Place(why)) => Some(why.to_string()),
+            CardEvent::Unusable(0, Unusable::Window(why)) => Some(why.to_string()),
             _ => None,
         });
         assert!(why.unwrap().starts_with(&format!("{lie:#x} is ")));

@@ -1,7 +1,7 @@
 //! Where answers of handshakes go: to wherever the first message came from, each to its own. One that waits, because a
 //! peer is being asked whether it is there, must not go to who has called since. And somebody may repeat a first
-//! message faster than the network, from any number of addresses: then the answer goes to others as well, and to whoever
-//! has sent it first among them. Such second answers are no longer than what they answer, and bounded in time.
+//! message faster than the network, from any number of addresses: then the answer goes to others as well, and to
+//! whoever has sent it first among them. Such second answers are no longer than what they answer, and bounded in time.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -72,8 +72,8 @@ impl Callers {
         true
     }
 
-    /// Many wait for ever, because a later call took their place. But whoever repeats messages shall take no place of who
-    /// has called first.
+    /// Many wait for ever, because a later call took their place. But whoever repeats messages shall take no place of
+    /// who has called first.
     fn remember(&mut self, caller: Caller) {
         if self.known.len() == CALLERS {
             let is_free = |it: &Caller| !(it.waits && it.is_first);

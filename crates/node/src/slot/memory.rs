@@ -77,13 +77,13 @@ pub(super) enum Reached {
 }
 
 /// Memory that is reached by messages.
-pub(super) struct Place {
+pub(super) struct GuestAddress {
     pub(super) map: MapId,
     pub(super) address: u64,
 }
 
 /// What a function reaches of this node: the memory that its guest has mapped, and the doorbell.
-pub(super) struct Reach<'m> {
+pub(super) struct GuestDma<'m> {
     loan: usize,
     memory: Option<Rc<dyn GuestMemory + 'm>>,
     grants: GrantTable<Memory>,
@@ -91,14 +91,14 @@ pub(super) struct Reach<'m> {
     function: Bdf,
     /// Where the map of each number begins, if it is granted.
     granted: Vec<Option<u64>>,
-    /// Nothing is granted for now: see [`Reach::follow`].
+    /// Nothing is granted for now: see [`GuestDma::follow`].
     closed: bool,
     journal: Journal<'m>,
     pages: Pages<'m>,
     gauges: &'m EdgeGauges,
 }
 
-impl<'m> Reach<'m> {
+impl<'m> GuestDma<'m> {
     pub(super) fn new(
         loan: usize,
         function: Bdf,
@@ -268,10 +268,12 @@ impl<'m> Reach<'m> {
         request: &MemoryRequest,
         kind: AccessKind,
         (offset, len): (usize, usize),
-    ) -> Option<Place> {
+    ) -> Option<GuestAddress> {
         let (address, _) = request.byte_range();
         match self.find(request, kind, address + offset as u64, len) {
-            Some((Memory::ByMessage { map, start }, into)) => Some(Place { map, address: start + into }),
+            Some((Memory::ByMessage { map, start }, into)) => {
+                Some(GuestAddress { map, address: start + into })
+            }
             _ => {
                 self.gauges.deny(request.requester, address + offset as u64, kind);
                 None

@@ -40,7 +40,7 @@ use bringup::Stage;
 pub use cells::SlotCells;
 pub(crate) use memory::DOORBELL;
 pub use memory::GuestMemory;
-use memory::{Reach, Reached};
+use memory::{GuestDma, Reached};
 
 /// Outputs of one step: keeps the undo log short.
 const OUTPUTS_PER_STEP: usize = 256;
@@ -55,7 +55,7 @@ pub struct BorrowedSlot<'m> {
     session: Option<Session<'m>>,
     /// Why the function cannot be shown.
     unusable: Option<SlotConfigError>,
-    reach: Reach<'m>,
+    reach: GuestDma<'m>,
     backlog: Backlog<'m>,
     /// The way to the function's registers, once there is one.
     window: Option<Window>,
@@ -82,7 +82,7 @@ impl<'m> BorrowedSlot<'m> {
             gauges,
             session: None,
             unusable: None,
-            reach: Reach::new(loan, function, pages, journal, gauges),
+            reach: GuestDma::new(loan, function, pages, journal, gauges),
             backlog: Backlog::new(&cells.backlog, pages, journal),
             window: None,
             max_payload: 0,

@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn unsupported_kinds_have_an_end_and_a_class() {
-        // FetchAdd with one dword, I/O read, a message with two dwords, a memory write that breaks a rule, with a digest.
+        // FetchAdd with one dword, I/O read, a message with two dwords, a memory write that breaks a rule, with a
+        // digest.
         let rows: [([u8; 4], usize, FlowClass); 4] = [
             ([0x4c, 0, 0, 1], 16, FlowClass::NonPosted),
             ([0x02, 0, 0, 1], 12, FlowClass::NonPosted),

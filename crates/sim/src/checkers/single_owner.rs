@@ -89,7 +89,8 @@ impl SingleOwner {
             return Ok(Change::HoldOver);
         }
         Err(format!(
-            "a request of {life:?} takes effect, though {former:?} has not given the function back and was silent for {} ms only",
+            "a request of {life:?} takes effect, though {former:?} has not given the function back and was silent for \
+             {} ms only",
             self.silent(now, former.node) / 1_000_000
         ))
     }

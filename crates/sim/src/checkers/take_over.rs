@@ -82,7 +82,8 @@ impl TakeOver {
         }
         let (answered, began) = (self.answered.get(&former), self.began);
         Err(format!(
-            "{taker:?} takes the function from {former:?}, whose last answer was to {answered:?}; the lender began at {began:?}"
+            "{taker:?} takes the function from {former:?}, whose last answer was to {answered:?}; the lender began at \
+             {began:?}"
         ))
     }
 }

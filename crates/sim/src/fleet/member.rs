@@ -10,8 +10,8 @@ use base::{Instant, RuleSet};
 use link::{Name, NodeKey, Secret, Tenancy};
 use node::agent::{Agent, Beat, Effect, Exit, Rest};
 use node::{
-    BorrowEdge, Card, CardConfig, CardEvent, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole,
-    MediaWork, NodeLedger, Refusal, Route, Way, Whereabouts,
+    BorrowEdge, Card, CardConfig, CardEvent, Egress, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole,
+    MediaWork, NodeLedger, Refusal, Route, Whereabouts,
 };
 
 use super::client::{Act, Claim};
@@ -35,7 +35,7 @@ const SIGKILL: i32 = 9;
 const ENCORE: u64 = 60_000_000;
 
 /// A place for what a node borrows.
-struct Place {
+struct Entry {
     /// Which loan it has, or had.
     life: u32,
     claim: Option<Claim>,
@@ -72,7 +72,7 @@ pub(super) struct Node<'w> {
     rails: u8,
     /// The functions it lends, whose loans have the first places.
     pub(super) lent: Range<usize>,
-    places: Vec<Place>,
+    places: Vec<Entry>,
     pub(super) disk: BTreeMap<u64, Submitted<'w>>,
     next_request: u64,
     pub(super) disk_is_slow: bool,
@@ -103,7 +103,7 @@ impl<'w> Node<'w> {
             seed,
             rails: rails::of_member(seed, index),
             lent,
-            places: (0..places).map(|_| Place { life: 0, claim: None }).collect(),
+            places: (0..places).map(|_| Entry { life: 0, claim: None }).collect(),
             disk: BTreeMap::new(),
             next_request: 0,
             disk_is_slow: false,
@@ -248,7 +248,7 @@ impl<'w> Node<'w> {
     }
 
     fn borrowed_loan(&self, place: usize, functions: &[Function<'_>]) -> LoanConfig {
-        let Place { life, claim } = &self.places[place];
+        let Entry { life, claim } = &self.places[place];
         let Some(claim) = claim else {
             return no_loan(*life);
         };
@@ -442,7 +442,7 @@ impl<'w> World<'w> {
                     break;
                 }
             };
-            let (Way::Rail(rail), Some(to)) = (outgoing.way, outgoing.to) else { continue };
+            let (Egress::Rail(rail), Some(to)) = (outgoing.way, outgoing.to) else { continue };
             let sent = self.network.send((node, rail), to, &buffer[..outgoing.len]);
             for (after, arrival) in sent {
                 self.schedule(after, Event::Arrival(arrival));
@@ -686,7 +686,7 @@ impl World<'_> {
         let can_take = self.random.chance(850);
         let this = &mut self.nodes[node];
         let life = this.places[place].life + 1;
-        this.places[place] = Place { life, claim: Some(claim) };
+        this.places[place] = Entry { life, claim: Some(claim) };
         let loan = this.loan_of(place);
         this.agent.handle_attached(loan, can_take);
         self.drive_agent(node);

@@ -100,14 +100,14 @@ impl<'w> Seat<'w> {
 
 /// Whether a channel goes through memory.
 pub(crate) fn is_shared(channel: Option<&Channel<'_>>, now: Instant) -> bool {
-    channel.and_then(|channel| channel.private_status(now)).is_some_and(|path| path.is_up)
+    channel.and_then(|channel| channel.shm_status(now)).is_some_and(|path| path.is_up)
 }
 
 /// Whether two ends of a channel have met, and one of them has not been given the memory that agents agree on then.
 pub(crate) fn can_share(ends: [Option<&Channel<'_>>; 2], now: Instant) -> bool {
     let [Some(one), Some(other)] = ends else { return false };
     let both = [one, other];
-    both.iter().all(|end| end.is_met()) && both.iter().any(|end| end.private_status(now).is_none())
+    both.iter().all(|end| end.is_met()) && both.iter().any(|end| end.shm_status(now).is_none())
 }
 
 fn new_card<'w>(memory: RawMemory<'w>, config: &CardConfig, now: Instant) -> Card<'w> {

@@ -39,7 +39,7 @@ const MEMORY: [u64; 8] = [
 ];
 
 /// Where lies are told.
-pub(crate) struct Place {
+pub(crate) struct Target {
     /// The domain of who is lied to.
     pub(crate) domain: DomainId,
     /// Whether it lends: then lies are about registers, else about memory.
@@ -52,7 +52,7 @@ pub(crate) struct Place {
 
 /// What the one who is lied to expects in a stream.
 pub(crate) struct Told {
-    place: Place,
+    place: Target,
     /// The number of the next TLP.
     expected: u64,
     /// Its requests that wait for completions.
@@ -60,7 +60,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    pub(crate) fn of(card: &Card<'_>, loan: usize, place: Place) -> Self {
+    pub(crate) fn of(card: &Card<'_>, loan: usize, place: Target) -> Self {
         let flow = card.stream(loan);
         let headers = flow.port.sender.headers().filter_map(|header| Header::decode(header.as_bytes()).ok());
         Self {
@@ -85,7 +85,7 @@ impl Told {
 
 /// What of a frame a lie may change.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum Extent {
     /// What it says of its own stream.
     Stream,
     /// Its whole body.
@@ -111,8 +111,8 @@ fn own(body: &[u8]) -> (Vec<Range<usize>>, Vec<usize>) {
     (own, starts)
 }
 
-/// One access of 4 bytes of its own endpoint, as somebody else, at the same place of another domain, or over a rail that
-/// it has not come on: nobody may have that. What of a record it is, with its number.
+/// One access of 4 bytes of its own endpoint, as somebody else, at the same place of another domain, or over a rail
+/// that it has not come on: nobody may have that. What of a record it is, with its number.
 pub(crate) fn add_foreign(dice: &mut dyn Dice, told: &Told, own: Bdf, body: &mut Vec<u8>) {
     let (lie, is_write) = (dice.below(3), dice.chance(500));
     let is_other = lie == 0;
@@ -137,17 +137,17 @@ pub(crate) fn add_foreign(dice: &mut dyn Dice, told: &Told, own: Bdf, body: &mut
 }
 
 /// A place in that.
-fn place_in(dice: &mut dyn Dice, reach: Reach, body: &[u8]) -> Range<usize> {
+fn place_in(dice: &mut dyn Dice, reach: Extent, body: &[u8]) -> Range<usize> {
     let own = match reach {
-        Reach::Stream => own(body).0,
-        Reach::Body => core::iter::once(0..body.len()).collect(),
+        Extent::Stream => own(body).0,
+        Extent::Body => core::iter::once(0..body.len()).collect(),
     };
     let part = own[dice.below(own.len() as u64) as usize].clone();
     part.start + dice.below(part.len() as u64 + 1) as usize..part.end
 }
 
 /// Changes a frame, whose tag stays what it was.
-pub(crate) fn twist(dice: &mut dyn Dice, told: &Told, reach: Reach, frame: &mut Vec<u8>) {
+pub(crate) fn twist(dice: &mut dyn Dice, told: &Told, reach: Extent, frame: &mut Vec<u8>) {
     let tag = frame.split_off(frame.len() - TAG_LEN);
     let mut body = frame.split_off(HEADER_LEN);
     for _ in 0..=dice.below(3) {
@@ -171,7 +171,7 @@ pub(crate) fn twist(dice: &mut dyn Dice, told: &Told, reach: Reach, frame: &mut 
     frame.extend(tag);
 }
 
-fn set_byte(dice: &mut dyn Dice, reach: Reach, body: &mut [u8]) {
+fn set_byte(dice: &mut dyn Dice, reach: Extent, body: &mut [u8]) {
     let place = place_in(dice, reach, body);
     if let Some(byte) = body[place].first_mut() {
         *byte = dice.below(256) as u8;
@@ -179,7 +179,7 @@ fn set_byte(dice: &mut dyn Dice, reach: Reach, body: &mut [u8]) {
 }
 
 /// A number of two, four or eight bytes becomes one that is worth a try.
-fn set_number(dice: &mut dyn Dice, reach: Reach, body: &mut [u8]) {
+fn set_number(dice: &mut dyn Dice, reach: Extent, body: &mut [u8]) {
     let len = 2 << dice.below(3);
     let place = place_in(dice, reach, body);
     let Some(bytes) = body[place].get_mut(..len) else { return };

@@ -8,7 +8,7 @@ use link::frame::{HEADER_LEN, MAX_FRAME, TAG_LEN};
 use pcie::Bdf;
 
 use crate::liars::Dice;
-use crate::liars::twist::{self, Reach, STATUS, Told};
+use crate::liars::twist::{self, Extent, STATUS, Told};
 
 /// Where the numbers of a header lie, and their bytes.
 const DESTINATION: (usize, usize) = (8, 4);
@@ -74,7 +74,7 @@ impl Memory {
     /// Lies about anything.
     pub(super) fn lie(&self, dice: &mut dyn Dice, streams: &Streams, frame: &mut Vec<u8>) {
         match dice.below(10) {
-            0 | 1 => twist::twist(dice, &streams.told, Reach::Body, frame),
+            0 | 1 => twist::twist(dice, &streams.told, Extent::Body, frame),
             2 => {
                 let which = NUMBERS[dice.below(NUMBERS.len() as u64) as usize];
                 set(dice, which, frame);

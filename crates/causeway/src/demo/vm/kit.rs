@@ -45,7 +45,7 @@ pub(super) fn unusable(error: Error) -> Failure {
         return super::broken(error);
     }
     Failure::refused(format_args!(
-        "there can be no virtual machine here: {error}\n(`causeway demo` without --vm needs none; docs/guest.md has what \
-         --vm needs)"
+        "there can be no virtual machine here: {error}\n(`causeway demo` without --vm needs none; docs/guest.md has \
+         what --vm needs)"
     ))
 }

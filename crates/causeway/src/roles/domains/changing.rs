@@ -1,12 +1,12 @@
 //! Slots whose socket or preset is another one in the file than it was.
 //!
-//! What a machine is connected to stays until it has gone: the new socket is made at once, and takes the place of the old
-//! one then. Another preset is attached when what is there was given back.
+//! What a machine is connected to stays until it has gone: the new socket is made at once, and takes the place of the
+//! old one then. Another preset is attached when what is there was given back.
 
 use io::agent::{Agent, Edge};
 use io::event::Event;
 
-use super::{Domains, Phase, Place};
+use super::{Domains, Entry, Phase};
 use crate::cli::SlotName;
 use crate::config::{Change, Domain, Slot};
 use crate::exit::Failure;
@@ -93,7 +93,8 @@ impl Domains {
         })
     }
 
-    /// Has a slot become what it is to be: at once, or when who uses it has let go of it. For whom it waits, if it does.
+    /// Has a slot become what it is to be: at once, or when who uses it has let go of it. For whom it waits, if it
+    /// does.
     pub(in crate::roles) fn change(
         &mut self,
         changing: Changing,
@@ -141,7 +142,7 @@ impl Domains {
         changes: &[Change],
         agent: &Agent,
     ) -> Vec<(Change, String)> {
-        let touched = |place: &Place| {
+        let touched = |place: &Entry| {
             changes.iter().any(|change| {
                 matches!(change, Change::SlotChanged(domain, slots)
                     if domain.name == place.name.domain && slots[1].name == place.name.slot)
@@ -212,9 +213,9 @@ impl Domains {
     }
 }
 
-impl Place {
-    /// What the file says holds from now on, whatever somebody has decided before. `is_other`: that is something else than
-    /// what is there.
+impl Entry {
+    /// What the file says holds from now on, whatever somebody has decided before. `is_other`: that is something else
+    /// than what is there.
     fn follow_file(&mut self, is_other: bool, state: &StateDir) -> Result<(), Failure> {
         if is_other {
             return self.decide(Attached::Preset, state);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use io::agent::{Agent, Edge, LoanEnd, LoanSpec};
 
-use super::{Awaited, Domains, Hold, Machine, Monitor, Phase, Place, SURPRISE};
+use super::{Awaited, Domains, Entry, Hold, Machine, Monitor, Phase, SURPRISE};
 use crate::cli::{NodeName, SlotName};
 use crate::config::{Domain, Slot};
 use crate::exit::Failure;
@@ -16,7 +16,7 @@ use crate::state_dir::slot::Attached;
 pub(in crate::roles) struct Opened {
     machine: u32,
     monitor: Option<Monitor>,
-    places: Vec<(Place, Option<LoanSpec>)>,
+    places: Vec<(Entry, Option<LoanSpec>)>,
 }
 
 impl Drop for Opened {
@@ -53,7 +53,7 @@ impl Opened {
                 Some(Attached::Nothing) => None,
                 Some(Attached::Line(line)) => Some(*line),
             };
-            let mut place = Place::new(name, slot, machine, domain.remove_after, generation);
+            let mut place = Entry::new(name, slot, machine, domain.remove_after, generation);
             let loan = match line {
                 Some(line) => place.loan(&line, None)?,
                 None => place.vacancy(),
@@ -67,7 +67,7 @@ impl Opened {
     pub(in crate::roles) fn check_vacant(&self) -> Result<(), Failure> {
         let is_vacant = |loan: &Option<LoanSpec>| loan.as_ref().is_some_and(LoanSpec::is_vacant);
         let mut vacant = self.places.iter().filter(|(_, loan)| is_vacant(loan));
-        vacant.try_for_each(|(Place { slot, .. }, _)| socket::check(&slot.socket, &slot.access))
+        vacant.try_for_each(|(Entry { slot, .. }, _)| socket::check(&slot.socket, &slot.access))
     }
 
     /// The loans that come with them; vacant ones are none.
@@ -159,7 +159,7 @@ impl Domains {
     }
 }
 
-impl Place {
+impl Entry {
     fn new(name: SlotName, slot: Slot, domain: u32, remove_after: Duration, generation: u64) -> Self {
         Self {
             name,

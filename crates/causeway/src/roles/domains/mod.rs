@@ -1,10 +1,11 @@
 //! Virtual machines whose slots functions are attached to while the node runs.
 //!
-//! Each slot is a loan of the node, vacant or not, as long as it is in the node's file. What somebody decides about it is durable before
-//! anything follows from it, so that a node that is started again goes on with it.
+//! Each slot is a loan of the node, vacant or not, as long as it is in the node's file. What somebody decides about it
+//! is durable before anything follows from it, so that a node that is started again goes on with it.
 //!
 //! ```text
-//! Vacant --attach--> Attaching --usable--> Attached --detach--> Leaving --guest is done--> Returning --given back--> Vacant
+//! Vacant --attach--> Attaching --usable--> Attached --detach--> Leaving --guest is done--> Returning --given back-->
+//! Vacant
 //!                        `-----------------detach or refused------------------------------^
 //! ```
 
@@ -57,14 +58,14 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Default)]
 pub(super) struct Domains {
     /// By loan.
-    places: BTreeMap<usize, Place>,
+    places: BTreeMap<usize, Entry>,
     /// By number of the machine, of those that have one.
     monitors: BTreeMap<u32, Monitor>,
     blackouts: Blackouts,
     replaced: Replaced,
 }
 
-struct Place {
+struct Entry {
     name: SlotName,
     /// The number of its machine.
     domain: u32,
@@ -114,12 +115,13 @@ impl Loss {
     fn what(self) -> &'static str {
         match self {
             Self::Silence => {
-                "the function was silent until its guest read all-ones of it, and it answers again; a driver may have given it up"
+                "the function was silent until its guest read all-ones of it, and it answers again; a driver may have \
+                 given it up"
             }
             Self::Replaced => {
-                "what the drive held may not be there any more: its content was replaced, another node has used it, or its lender has \
-                 lost writes that were answered and not flushed. So its drive is another one from now on, and the guest does not \
-                 have the one any more that it had"
+                "what the drive held may not be there any more: its content was replaced, another node has used it, or \
+                 its lender has lost writes that were answered and not flushed. So its drive is another one from now \
+                 on, and the guest does not have the one any more that it had"
             }
         }
     }
@@ -128,13 +130,13 @@ impl Loss {
     fn by_hand(self) -> &'static str {
         match self {
             Self::Silence => {
-                "if its guest does not use it again by itself, take the device out and plug it in again, in QEMU's monitor by `info \
-                 mtree -f`, `device_del` and `device_add`, or in a Linux guest by writing 1 to the device's `remove` and then to \
-                 /sys/bus/pci/rescan; a node with `qmp` does it by itself"
+                "if its guest does not use it again by itself, take the device out and plug it in again, in QEMU's \
+                 monitor by `info mtree -f`, `device_del` and `device_add`, or in a Linux guest by writing 1 to the \
+                 device's `remove` and then to /sys/bus/pci/rescan; a node with `qmp` does it by itself"
             }
             Self::Replaced => {
-                "take the device out and plug it in again, in QEMU's monitor by `info mtree -f`, `device_del` and `device_add`, then \
-                 check what is on the drive; a node with `qmp` plugs it in by itself"
+                "take the device out and plug it in again, in QEMU's monitor by `info mtree -f`, `device_del` and \
+                 `device_add`, then check what is on the drive; a node with `qmp` plugs it in by itself"
             }
         }
     }
@@ -190,11 +192,11 @@ impl Domains {
 
     /// When [`Domains::turn`] has something to do although nothing is readable.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let waits = |place: &Place| {
+        let waits = |place: &Entry| {
             let is_going = matches!(place.phase, Phase::Leaving { .. } | Phase::Returning { .. });
             is_going || place.plug_at.is_some() || place.next.is_some()
         };
-        let is_watched = |place: &Place| {
+        let is_watched = |place: &Entry| {
             let is_of_interest = place.phase == Phase::Attached || place.hold != Hold::Free;
             is_of_interest && self.monitors.contains_key(&place.domain)
         };
@@ -229,7 +231,7 @@ impl Domains {
         }
     }
 
-    fn place(&mut self, loan: usize) -> Option<&mut Place> {
+    fn place(&mut self, loan: usize) -> Option<&mut Entry> {
         self.places.get_mut(&loan)
     }
 
@@ -482,7 +484,7 @@ impl Domains {
             let why = format!("{slot} is taken; `causeway detach {slot}` makes it vacant");
             return Response::Refused { why };
         }
-        let decides = |place: &mut Place| place.decide(Attached::Line(Box::new(line.clone())), state);
+        let decides = |place: &mut Entry| place.decide(Attached::Line(Box::new(line.clone())), state);
         let attached = self.begin_if(loan, &line, None, agent, state, decides);
         match attached {
             Ok(()) => self.look(slot, agent),
@@ -510,7 +512,7 @@ impl Domains {
         listener: Option<UnixListener>,
         agent: &mut Agent,
         state: &StateDir,
-        decide: impl FnOnce(&mut Place) -> Result<(), Failure>,
+        decide: impl FnOnce(&mut Entry) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         self.may_attach(line, agent)?;
         let place = self.places.get_mut(&loan).ok_or_else(|| Failure::refused("the slot is gone"))?;
@@ -624,7 +626,7 @@ impl Domains {
         })
     }
 
-    fn report(&self, place: &Place) -> SlotReport {
+    fn report(&self, place: &Entry) -> SlotReport {
         let plug = place.plug();
         let by_hand = !self.monitors.contains_key(&place.domain);
         SlotReport {
@@ -645,7 +647,7 @@ impl Domains {
     }
 }
 
-impl Place {
+impl Entry {
     fn plug(&self) -> Plug {
         let socket = std::path::absolute(&self.slot.socket).unwrap_or_else(|_| self.slot.socket.clone());
         Plug { id: format!("causeway-{}", self.name.slot), bus: self.slot.bus.clone(), socket }

@@ -1,5 +1,5 @@
-//! What a node says of its loans. Cards say again what their predecessors have said, lenders what they have said before,
-//! and peers and clients can come and go as often as they like: an event is what is news to whoever reads it.
+//! What a node says of its loans. Cards say again what their predecessors have said, lenders what they have said
+//! before, and peers and clients can come and go as often as they like: an event is what is news to whoever reads it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a drive does not hold what was left there.
 const BY_OTHERS: &str = "another node has used the drive meanwhile, or it was made anew";
-const BY_TWIN: &str = "another program with this lender's identity (a copied state folder?) lends it now, or another node has \
-                       used the drive meanwhile";
+const BY_TWIN: &str = "another program with this lender's identity (a copied state folder?) lends it now, or another \
+                       node has used the drive meanwhile";
 
 /// The loan that an event of the agent is about.
 pub(super) struct About {

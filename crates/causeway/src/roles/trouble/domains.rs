@@ -77,8 +77,8 @@ fn words_of_own(Domains { node, block, .. }: &Domains, domain: DomainId, name: &
             domain.0
         ),
         false => format!(
-            "domain {} of {name}, {peer}, is one of the domains {block} of this node, {node}, and of its virtual machines: give \
-             one of them others {MEND}",
+            "domain {} of {name}, {peer}, is one of the domains {block} of this node, {node}, and of its virtual \
+             machines: give one of them others {MEND}",
             domain.0
         ),
     }

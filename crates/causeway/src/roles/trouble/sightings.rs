@@ -217,8 +217,8 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
         Cause::NotAllowed => {
             let what = of.unwrap_or_else(|| "something of this node".to_owned());
             let what = format!(
-                "node {node} at {by} has asked for {what} and was refused: it is not among the nodes that may have it. To let it \
-                 in, put its id into `allow` of the device, or behind --allow"
+                "node {node} at {by} has asked for {what} and was refused: it is not among the nodes that may have it. \
+                 To let it in, put its id into `allow` of the device, or behind --allow"
             );
             let (function, reason) = (function.clone(), "not-allowed");
             return Event::CallerRefused { node, at, reason, function, count: *count, what };
@@ -226,8 +226,9 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
         Cause::Unproven => {
             let what = of.unwrap_or_else(|| "a function that is not lent here".to_owned());
             let what = format!(
-                "node {node} at {by} has asked for {what} and was refused: that is not lent any more, or the line of that node \
-                 is an old one. Have it ask no more, or give it the line that was printed last, or find out who that is"
+                "node {node} at {by} has asked for {what} and was refused: that is not lent any more, or the line of \
+                 that node is an old one. Have it ask no more, or give it the line that was printed last, or find out \
+                 who that is"
             );
             let (function, reason) = (function.clone(), "not-lent");
             return Event::CallerRefused { node, at, reason, function, count: *count, what };
@@ -242,21 +243,22 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
         }
         Cause::Twin => {
             let what = format!(
-                "two programs have one identity, node {node}: this node goes on with the one at {here}, and refuses the one at {by}"
+                "two programs have one identity, node {node}: this node goes on with the one at {here}, and refuses \
+                 the one at {by}"
             );
             (None, what)
         }
         Cause::OwnTwin => {
             let what = format!(
-                "another program has the identity of this node, {node}: it is at {by} and was refused by a peer that goes on with \
-                 this one, at {here}"
+                "another program has the identity of this node, {node}: it is at {by} and was refused by a peer that \
+                 goes on with this one, at {here}"
             );
             (None, what)
         }
         Cause::OwnRefusal => {
             let what = format!(
-                "another program has the identity of this node, {node}: the peer at {by} goes on with that one and refuses this \
-                 one, at {here}"
+                "another program has the identity of this node, {node}: the peer at {by} goes on with that one and \
+                 refuses this one, at {here}"
             );
             (at.clone(), what)
         }

@@ -7,7 +7,7 @@ use spec::nvme::registers::{CmbLoc, CmbMsc, CmbSts, CmbSz};
 use crate::nvme::Controller;
 use crate::nvme::cells::MEMORY_BUFFER_BYTES;
 use crate::nvme::config_space::MEMORY_BUFFER_BAR;
-use crate::nvme::queues::{CQE_BYTES, Place, SQE_BYTES};
+use crate::nvme::queues::{CQE_BYTES, QueueMemory, SQE_BYTES};
 
 const BYTES: u64 = MEMORY_BUFFER_BYTES as u64;
 
@@ -41,12 +41,16 @@ impl Controller<'_> {
     }
 
     /// Where a contiguous submission queue at `base` lies: address or offset in the buffer, and which of them.
-    pub(crate) fn place_submission_queue(&self, base: u64, entries: u32) -> Result<(u64, Place), Status> {
+    pub(crate) fn place_submission_queue(
+        &self,
+        base: u64,
+        entries: u32,
+    ) -> Result<(u64, QueueMemory), Status> {
         let bytes = u64::from(entries) * SQE_BYTES as u64;
         let end = base.checked_add(bytes).ok_or(Status::INVALID_FIELD)?;
         match (self.buffer_offset(base), self.buffer_offset(end - 1)) {
-            (Some(offset), Some(_)) => Ok((offset, Place::Buffer)),
-            (None, None) => Ok((base, Place::Host)),
+            (Some(offset), Some(_)) => Ok((offset, QueueMemory::Buffer)),
+            (None, None) => Ok((base, QueueMemory::Host)),
             _ => Err(Status::INVALID_USE_OF_CMB),
         }
     }

@@ -12,7 +12,7 @@ use crate::nvme::Controller;
 use crate::nvme::cells::{QUEUE_ENTRIES, QUEUES, SHUTDOWN_SLOT, VECTORS};
 use crate::nvme::command::{Origin, State, Work};
 use crate::nvme::config::WriteCache;
-use crate::nvme::queues::Place;
+use crate::nvme::queues::QueueMemory;
 
 /// Bytes of the register BAR.
 pub const BAR_BYTES: u64 = 64 << 10;
@@ -197,7 +197,7 @@ impl Controller<'_> {
             return false;
         }
         self.create_submission_queue(0, base, place, sq_size, 0);
-        self.create_completion_queue(0, cq, Place::Host, cq_size, Some(0));
+        self.create_completion_queue(0, cq, QueueMemory::Host, cq_size, Some(0));
         true
     }
 

@@ -6,7 +6,7 @@ use spec::nvme::{
     AdminOpcode, CreateIoCompletionQueue, CreateIoSubmissionQueue, DeleteIoQueue, Status, SubmissionEntry,
 };
 
-use super::{CQE_BYTES, Place, SQE_BYTES};
+use super::{CQE_BYTES, QueueMemory, SQE_BYTES};
 use crate::nvme::Controller;
 use crate::nvme::cells::{QUEUE_ENTRIES, QUEUES, VECTORS};
 use crate::nvme::command::Event;
@@ -36,7 +36,7 @@ impl Controller<'_> {
         } else if !contiguous {
             return self.begin_queue_list(slot, base, bytes);
         }
-        self.create_queue(entry, Place::Host)?;
+        self.create_queue(entry, QueueMemory::Host)?;
         self.complete(slot, 0, Status::SUCCESS);
         Ok(())
     }
@@ -60,15 +60,15 @@ impl Controller<'_> {
             .take(count)
             .enumerate()
             .for_each(|(index, page)| page.set(self.journal, command.prp(index)));
-        self.create_queue(&entry, Place::Listed)?;
+        self.create_queue(&entry, QueueMemory::Listed)?;
         self.complete(slot, 0, Status::SUCCESS);
         Ok(())
     }
 
-    fn create_queue(&mut self, entry: &SubmissionEntry, place: Place) -> Result<(), Status> {
+    fn create_queue(&mut self, entry: &SubmissionEntry, place: QueueMemory) -> Result<(), Status> {
         if entry.admin_opcode() == AdminOpcode::CREATE_IO_CQ {
             let queue = CreateIoCompletionQueue::parse(entry);
-            if place == Place::Host {
+            if place == QueueMemory::Host {
                 self.place_completion_queue(queue.base, queue.entries)?;
             }
             let vector = queue.interrupts.then_some(queue.vector);
@@ -77,7 +77,7 @@ impl Controller<'_> {
         }
         let queue = CreateIoSubmissionQueue::parse(entry);
         let (base, place) = match place {
-            Place::Host => self.place_submission_queue(queue.base, queue.entries)?,
+            QueueMemory::Host => self.place_submission_queue(queue.base, queue.entries)?,
             _ => (queue.base, place),
         };
         self.create_submission_queue(queue.qid, base, place, queue.entries, queue.cqid);

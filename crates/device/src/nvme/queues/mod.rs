@@ -41,7 +41,7 @@ pub(crate) struct SubmissionQueueCells {
     fetched: Cell<u64>,
     /// Entries; 0 where there is no queue.
     pub(crate) size: Cell<u32>,
-    /// Of [`Place`].
+    /// Of [`QueueMemory`].
     pub(crate) place: Cell<u16>,
     /// Its completion queue.
     pub(crate) cq: Cell<u16>,
@@ -62,7 +62,7 @@ pub(crate) struct SubmissionQueueCells {
 /// Where a queue lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
-pub(crate) enum Place {
+pub(crate) enum QueueMemory {
     /// In host memory, contiguous from `base` on.
     Host,
     /// In the controller memory buffer, from offset `base` on.
@@ -88,7 +88,7 @@ pub(crate) struct CompletionQueueCells {
     /// Whether posting interrupts.
     pub(crate) interrupts: Cell<u8>,
     pub(crate) vector: Cell<u16>,
-    /// Of [`Place`].
+    /// Of [`QueueMemory`].
     place: Cell<u16>,
     reserved: [Cell<u16>; 3],
     shadow: ShadowCells,
@@ -158,7 +158,7 @@ impl<'m> Controller<'m> {
         &mut self,
         queue: u16,
         base: u64,
-        place: Place,
+        place: QueueMemory,
         size: u32,
         cq: u16,
     ) {
@@ -180,7 +180,7 @@ impl<'m> Controller<'m> {
         &mut self,
         queue: u16,
         base: u64,
-        place: Place,
+        place: QueueMemory,
         size: u32,
         vector: Option<u16>,
     ) {
@@ -291,7 +291,7 @@ impl<'m> Controller<'m> {
             return false;
         }
         let cells = self.submission(queue);
-        let is_here = cells.place.get() == Place::Buffer as u16;
+        let is_here = cells.place.get() == QueueMemory::Buffer as u16;
         if queue != 0 && is_here && self.media.len() >= MEDIA_AHEAD {
             return false;
         }
@@ -441,7 +441,7 @@ impl<'m> Controller<'m> {
 
 /// The address of the byte at `offset` of a queue.
 fn entry_address(place: u16, base: u64, pages: &[Cell<u64>], offset: usize) -> u64 {
-    if place == Place::Listed as u16 {
+    if place == QueueMemory::Listed as u16 {
         pages.get(offset / PAGE_SIZE).map_or(0, Cell::get) + (offset % PAGE_SIZE) as u64
     } else {
         base + offset as u64

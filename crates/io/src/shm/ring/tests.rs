@@ -134,7 +134,7 @@ fn nonsense_of_the_other_end_is_noticed() {
         // SAFETY: the first word of the data, which is atomic.
         unsafe { (*word).store(len, Ordering::Relaxed) };
         positions.written.0.store(written, Ordering::Relaxed);
-        assert_eq!(reader.read(9, |_| panic!("this is no frame")), Err(Nonsense), "{written} {len}");
+        assert_eq!(reader.read(9, |_| panic!("this is no frame")), Err(InvalidFrame), "{written} {len}");
     }
 }
 

@@ -1,9 +1,9 @@
 //! Which life of the other node a channel is with.
 //!
 //! Another life of the node that is met is most likely that node, started again. It may be a copy of it as well. So it
-//! is let in when the life before has left a probe under its own keys unanswered, on all paths; else it is a twin. Who was
-//! a twin once is a copy, and not the node started again: as long as what the other life has here is kept for that, the
-//! copy is not let in, whoever is silent.
+//! is let in when the life before has left a probe under its own keys unanswered, on all paths; else it is a twin. Who
+//! was a twin once is a copy, and not the node started again: as long as what the other life has here is kept for that,
+//! the copy is not let in, whoever is silent.
 
 use base::ids::{Incarnation, LifeId};
 use base::times::{HANDSHAKE_RETRY, HOLD, PENDING_KEYS, SILENCE};

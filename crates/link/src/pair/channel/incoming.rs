@@ -33,7 +33,7 @@ impl From<Unread> for Dropped {
     fn from(why: Unread) -> Self {
         match why {
             Unread::Auth => Self::Auth,
-            Unread::Nonsense => Self::NotUnderstood,
+            Unread::Invalid => Self::NotUnderstood,
         }
     }
 }
@@ -122,9 +122,9 @@ impl<'m> Channel<'m> {
         self.judge_frame(taken)
     }
 
-    /// Takes a frame that came for this channel over the private path. `frame` must be the caller's own copy: the peer
-    /// could change what lies in shared memory while it is looked at.
-    pub fn handle_private_frame(
+    /// Takes a frame that came for this channel over the path through shared memory. `frame` must be the caller's own
+    /// copy: the peer could change what lies in shared memory while it is looked at.
+    pub fn handle_shm_frame(
         &mut self,
         now: Instant,
         frame: &mut [u8],
@@ -154,13 +154,13 @@ impl<'m> Channel<'m> {
         &mut self,
         now: Instant,
         frame: &mut [u8],
-        is_private: bool,
+        is_shm: bool,
         streams: &mut dyn Streams<'m>,
     ) -> Result<Heard, Dropped> {
         let header = Header::parse(frame).map_err(|_| Dropped::Malformed)?;
-        // Whoever sends over a network could claim to be the private path otherwise.
-        let claims_private = header.kind == Kind::Private;
-        if claims_private != is_private || !packet_number_fits(header.packet_number) {
+        // Whoever sends over a network could claim to be the path through shared memory otherwise.
+        let claims_shm = header.kind == Kind::Shm;
+        if claims_shm != is_shm || !packet_number_fits(header.packet_number) {
             return Err(Dropped::Malformed);
         }
         if !self.is_meant(&header) {
@@ -173,7 +173,7 @@ impl<'m> Channel<'m> {
             Kind::Response | Kind::Cookie if !self.has_called_on(header.path()) => Err(Dropped::Misdirected),
             Kind::Response => self.handle_response(now, &header, frame, streams),
             Kind::Cookie => self.handle_cookie(now, &header, frame),
-            Kind::Sealed | Kind::Private => self.handle_sealed(now, &header, frame, streams),
+            Kind::Sealed | Kind::Shm => self.handle_sealed(now, &header, frame, streams),
             Kind::Initiation => Err(Dropped::Malformed),
         }
     }
@@ -182,7 +182,7 @@ impl<'m> Channel<'m> {
     fn is_meant(&self, header: &Header) -> bool {
         let ChannelConfig { fabric, group, index, domain, .. } = self.config;
         let channel = if header.kind == Kind::Cookie { ChannelIndex::default() } else { index };
-        let has_streams = matches!(header.kind, Kind::Sealed | Kind::Private);
+        let has_streams = matches!(header.kind, Kind::Sealed | Kind::Shm);
         (header.fabric, header.group) == (fabric, group)
             && (header.stream != CONTROL || header.loan_generation.0 == 0)
             && header.channel == channel
@@ -201,9 +201,9 @@ impl<'m> Channel<'m> {
         let which = self.which_keys(header.key_id).ok_or(Dropped::Auth)?;
         // Sealed frames of another life do not open; unsealed ones would.
         let keys = self.keys_of(which);
-        let is_private = header.kind == Kind::Private;
+        let is_shm = header.kind == Kind::Shm;
         // A new peer is met over a rail: it has not been asked for memory yet.
-        if is_private && !self.continues(which) {
+        if is_shm && !self.continues(which) {
             return Err(Dropped::Auth);
         }
         if keys.incarnation() != header.incarnation || keys.domain() != header.source.domain {
@@ -216,8 +216,8 @@ impl<'m> Channel<'m> {
             return self.hear_duplicate(header, (which, known), frame, nonce);
         }
         let sealing = self.sealing_mut(which).expect("`which_keys` names a key set that is there");
-        let body = match is_private {
-            true => sealing.receive_private.open(frame, nonce),
+        let body = match is_shm {
+            true => sealing.receive_shm.open(frame, nonce),
             false => sealing.receive.open(header.card_generation, frame, nonce),
         };
         let (status, records) = split(header.stream, body.ok_or(Dropped::Auth)?)?;
@@ -233,7 +233,7 @@ impl<'m> Channel<'m> {
         }
         self.note_card(now, header.card_generation, streams);
         self.cells.stats.received_frames.add(1);
-        if !is_private && which != Which::Previous {
+        if !is_shm && which != Which::Previous {
             self.wear.add(len);
         }
         self.hear_peer(now);
@@ -269,7 +269,7 @@ impl<'m> Channel<'m> {
         frame: &mut [u8],
         nonce: Nonce,
     ) -> Result<Heard, Dropped> {
-        let is_of_card = known == Some(header.card_generation) && header.kind != Kind::Private;
+        let is_of_card = known == Some(header.card_generation) && header.kind != Kind::Shm;
         let is_heard = self.hears_duplicates && is_of_card;
         let sealing = self.sealing_mut(which).filter(|_| is_heard).ok_or(Dropped::Replay)?;
         sealing.receive.open(header.card_generation, frame, nonce).ok_or(Dropped::Auth)?;

@@ -516,8 +516,8 @@ impl<'m> Channel<'m> {
         }
     }
 
-    /// Another life of the peer was at this address, and was refused: the one that is met is told so. If that gets lost,
-    /// it is told when the other one calls again.
+    /// Another life of the peer was at this address, and was refused: the one that is met is told so. If that gets
+    /// lost, it is told when the other one calls again.
     pub fn tell_of_twin(&mut self, at: [u8; ADDRESS_BYTES]) {
         self.twin = Some(at);
     }
@@ -633,16 +633,16 @@ impl<'m> Channel<'m> {
         self.current.is_none() && !self.config.calls && !(pending.is_valid() && is_young)
     }
 
-    /// Whether there is a private path from now on, or another one than before. What was in flight on it is sent again,
-    /// and it carries TLPs only when it has answered.
-    pub fn set_private(&mut self, now: Instant, is_there: bool) {
+    /// Whether there is a path through shared memory from now on, or another one than before. What was in flight on it
+    /// is sent again, and it carries TLPs only when it has answered.
+    pub fn set_shm(&mut self, now: Instant, is_there: bool) {
         let fates = &mut self.fates;
-        self.paths.set_private(now, is_there, &mut |carried| fates.push_back((carried, false)));
+        self.paths.set_shm(now, is_there, &mut |carried| fates.push_back((carried, false)));
     }
 
-    /// How the private path is; `None` where there is none.
-    pub fn private_status(&self, now: Instant) -> Option<PathStatus> {
-        Some(self.paths.private()).filter(|path| path.is_there).map(|path| path.status(now))
+    /// How the path through shared memory is; `None` where there is none.
+    pub fn shm_status(&self, now: Instant) -> Option<PathStatus> {
+        Some(self.paths.shm()).filter(|path| path.is_there).map(|path| path.status(now))
     }
 
     /// How a rail of this end is; `None` where it leads to no rail of the peer.

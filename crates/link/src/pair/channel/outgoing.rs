@@ -11,7 +11,7 @@ use crate::path::Carried;
 use crate::paths::{PathId, RAIL_PATHS};
 use crate::record::{Record, STATUS_RECORD, STREAM_OVERHEAD, Writer};
 use crate::seal::Nonce;
-use crate::transmit::{Room, Transmit};
+use crate::transmit::{FrameBuffer, Transmit};
 
 /// Statuses of other streams in one frame, beside TLPs and alone.
 const STATUSES_BESIDE: usize = 4;
@@ -43,7 +43,7 @@ impl<'m> Channel<'m> {
     pub fn poll_transmit(
         &mut self,
         now: Instant,
-        room: &mut (impl Room + ?Sized),
+        room: &mut (impl FrameBuffer + ?Sized),
         streams: &mut dyn Streams<'m>,
     ) -> Option<Transmit> {
         if let Some(path) = self.handshake.due.pop() {
@@ -248,7 +248,7 @@ impl<'m> Channel<'m> {
             self.schedule.spend(stream.0, len);
         }
         self.was_control = plan.control;
-        if !self.paths[plan.path].is_private() {
+        if !self.paths[plan.path].is_shm() {
             self.wear.add(len);
         }
         self.cells.stats.sent_frames.add(1);
@@ -264,10 +264,10 @@ impl<'m> Channel<'m> {
         frame: &mut [u8],
     ) {
         let path = &mut self.paths[path];
-        let (id, is_private, number) = (path.id, path.is_private(), path.outgoing.take_number());
+        let (id, is_shm, number) = (path.id, path.is_shm(), path.outgoing.take_number());
         let sealing = self.current.as_ref().expect("frames are built only with keys");
         let (kind, seal) =
-            if is_private { (Kind::Private, &sealing.send_private) } else { (Kind::Sealed, &sealing.send) };
+            if is_shm { (Kind::Shm, &sealing.send_shm) } else { (Kind::Sealed, &sealing.send) };
         // Frames say what the peer knows us by; a message of the handshake may say something else.
         let peer = self.cells.current.get();
         let (to, incarnation) = (Destination::of_keys(&peer), Incarnation(peer.incarnation));
@@ -276,10 +276,10 @@ impl<'m> Channel<'m> {
         seal.seal(frame, Nonce::new(id.number(), number));
     }
 
-    /// Any rail takes what another has lost; what the private path has lost is divided anew.
+    /// Any rail takes what another has lost; what the path through shared memory has lost is divided anew.
     fn frame_limit(&self, path: usize) -> usize {
         let (path, agreed) = (&self.paths[path], self.cells.current.get().max_frame as usize);
-        if path.is_private() { path.max_frame } else { path.max_frame.min(agreed) }
+        if path.is_shm() { path.max_frame } else { path.max_frame.min(agreed) }
     }
 
     /// Everything but TLPs; true if it asks for an acknowledgement.

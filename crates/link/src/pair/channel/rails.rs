@@ -118,9 +118,9 @@ impl Channel<'_> {
         }
     }
 
-    /// The answer to a call of ours has come on this path, so the peer has that rail now. If it has told otherwise, both
-    /// ends have other rails than either knows: what it told holds no more, until it says hello again. If it has told
-    /// nothing, since it is another life than before, this is what is known of it.
+    /// The answer to a call of ours has come on this path, so the peer has that rail now. If it has told otherwise,
+    /// both ends have other rails than either knows: what it told holds no more, until it says hello again. If it has
+    /// told nothing, since it is another life than before, this is what is known of it.
     pub(super) fn hear_answer(&mut self, now: Instant, path: PathId) {
         let Some((_, rail)) = path.rails() else { return };
         let (known, bit) = (self.cells.peer_rails.get(), 1 << rail.get());

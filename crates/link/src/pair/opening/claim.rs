@@ -62,8 +62,8 @@ impl ClaimCells {
         Bdf(self.requester.get() as u16)
     }
 
-    /// How far into the aperture of its lender's domain the function lies, as the lender has told: readable by the agent
-    /// at any time.
+    /// How far into the aperture of its lender's domain the function lies, as the lender has told: readable by the
+    /// agent at any time.
     pub fn base(&self) -> u64 {
         self.base.get()
     }

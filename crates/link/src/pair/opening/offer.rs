@@ -84,8 +84,8 @@ impl OfferCells {
     }
 
     /// Who has not given the function back, and has no stream of it, and when that node was last heard, as far as its
-    /// offer knows: the function is kept for it for [`HOLD`] from then on, unless it may not have it any more. Readable by
-    /// the agent at any time.
+    /// offer knows: the function is kept for it for [`HOLD`] from then on, unless it may not have it any more. Readable
+    /// by the agent at any time.
     pub fn absent_holder(&self) -> Option<(Tenancy, Instant)> {
         let tenant = Tenancy::from(self.tenant.get());
         let is_absent = tenant.is_held && self.course.get() == 0;
@@ -218,7 +218,8 @@ impl<'m> Offer<'m> {
         self.config.allowed = allowed;
     }
 
-    /// The function is offered no more: who has the stream, on `channel` where that is there, is told that it is closed.
+    /// The function is offered no more: who has the stream, on `channel` where that is there, is told that it is
+    /// closed.
     pub fn withdraw(&mut self, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
         let id = StreamId(self.cells.stream.get());
         if let Some(channel) = channel.filter(|channel| self.is_of(channel)) {

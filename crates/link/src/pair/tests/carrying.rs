@@ -8,7 +8,7 @@ use base::times::PROBE_MAX;
 use pcie::{Bdf, Header as TlpHeader, MemoryRequest, Tag};
 
 use super::*;
-use crate::paths::{PRIVATE_PATH, PathId};
+use crate::paths::{PathId, SHM_PATH};
 
 fn open(world: &mut World<'_>) {
     world.run_until(Duration::from_secs(20), |world| world.nodes.iter().all(Node::is_open));
@@ -333,23 +333,23 @@ fn the_path_through_memory_carries_all_and_is_left_when_it_ends() {
     let mut world = World::pair(&arena, 4);
     open(&mut world);
     let now = world.now;
-    world.nodes.iter_mut().for_each(|node| node.slots[0].channel.set_private(now, true));
+    world.nodes.iter_mut().for_each(|node| node.slots[0].channel.set_shm(now, true));
     world.run(20);
-    let alone = |_: usize, _: usize, path: PathId| path != PRIVATE_PATH;
+    let alone = |_: usize, _: usize, path: PathId| path != SHM_PATH;
     world.cut = Box::new(alone);
     write(&mut world, 100, 1);
     world.run_until(Duration::from_secs(1), is_idle);
     // It swallows what it is given, and ends at one end, then at the other.
-    world.cut = Box::new(|_, _, path| path == PRIVATE_PATH);
+    world.cut = Box::new(|_, _, path| path == SHM_PATH);
     for round in 0..20 {
         write(&mut world, 3, 1);
         let now = world.now;
-        world.nodes[round % 2].slots[0].channel.set_private(now, false);
+        world.nodes[round % 2].slots[0].channel.set_shm(now, false);
         world.run(3);
-        world.nodes[1 - round % 2].slots[0].channel.set_private(now, false);
+        world.nodes[1 - round % 2].slots[0].channel.set_shm(now, false);
         write(&mut world, 3, 1);
         let now = world.now;
-        world.nodes.iter_mut().for_each(|node| node.slots[0].channel.set_private(now, true));
+        world.nodes.iter_mut().for_each(|node| node.slots[0].channel.set_shm(now, true));
     }
     world.cut = Box::new(|_, _, _| false);
     world.run_until(Duration::from_secs(2), is_idle);

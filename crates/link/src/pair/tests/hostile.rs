@@ -658,8 +658,8 @@ fn each_field_of_a_header_is_checked_and_counted() {
         ("tag", usize::MAX, [AUTH; 6]),
     ];
     for (name, at, expected) in fields {
-        // The upper bit of a rail, which neither end has then, and one of everything else that makes no other known value
-        // of it.
+        // The upper bit of a rail, which neither end has then, and one of everything else that makes no other known
+        // value of it.
         let bit = if name.ends_with("rail") { 0x08 } else { 0x40 };
         let ways = [(0, false), (0, true), (1, false), (1, true), (2, false), (3, false)];
         for (way, (kind, remarks)) in ways.into_iter().enumerate() {

@@ -244,7 +244,7 @@ fn run_triangle(seed: u64) {
             14 => {
                 let (node, slot) = (world.random.below(3) as usize, world.random.below(2) as usize);
                 let is_there = world.random.below(2) == 0;
-                world.nodes[node].slots[slot].channel.set_private(now, is_there);
+                world.nodes[node].slots[slot].channel.set_shm(now, is_there);
                 world.nodes[node].wake();
             }
             _ => {}

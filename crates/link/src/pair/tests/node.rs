@@ -18,7 +18,7 @@ use crate::handshake::{Answer, Proposal};
 use crate::identity::NodeKey;
 use crate::name::Name;
 use crate::pair::*;
-use crate::paths::{PRIVATE_PATH, PathConfig, PathId};
+use crate::paths::{PathConfig, PathId, SHM_PATH};
 use crate::stream::{Port, Sink, State, Stream, StreamCells};
 use crate::tenancy::Tenancy;
 use crate::{Protection, REKEY_FRAMES, Transmit};
@@ -694,7 +694,7 @@ impl<'m> Node<'m> {
             let Some((index, slot)) = found else { return };
             let view = &mut View::of(&mut self.places, index, &slot.channel);
             self.heard = match path {
-                PRIVATE_PATH => slot.channel.handle_private_frame(now, frame, view),
+                SHM_PATH => slot.channel.handle_shm_frame(now, frame, view),
                 _ => slot.channel.handle_frame(now, frame, view),
             };
         }
@@ -712,7 +712,7 @@ impl<'m> Node<'m> {
         let slot = &mut self.slots[0];
         let view = &mut View::of(&mut self.places, 0, &slot.channel);
         let heard = match path {
-            PRIVATE_PATH => slot.channel.handle_private_frame(now, frame, view),
+            SHM_PATH => slot.channel.handle_shm_frame(now, frame, view),
             _ => slot.channel.handle_frame(now, frame, view),
         };
         self.drive(now);

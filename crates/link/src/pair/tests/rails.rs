@@ -279,8 +279,8 @@ fn ends_whose_rails_change_at_once_meet_again() {
 }
 
 /// A hello that tells of a rail more has its receiver list paths before the one on which it has come. What has come is
-/// to be acknowledged on its own path nevertheless: a packet of another one with the same number may be lost, and what it
-/// carried would never be sent again.
+/// to be acknowledged on its own path nevertheless: a packet of another one with the same number may be lost, and what
+/// it carried would never be sent again.
 #[test]
 fn a_hello_that_brings_paths_is_acknowledged_on_the_path_on_which_it_has_come() {
     let arena = Arena::default();
@@ -332,8 +332,8 @@ fn a_rail_that_comes_behind_the_hello_that_tells_of_it_is_used() {
     world.expect_all_came();
 }
 
-/// The first exchange with a newcomer takes the path on which it was heard, and not another one that is listed before it
-/// since then.
+/// The first exchange with a newcomer takes the path on which it was heard, and not another one that is listed before
+/// it since then.
 #[test]
 fn a_newcomer_is_answered_on_the_path_on_which_it_was_heard() {
     let arena = Arena::default();

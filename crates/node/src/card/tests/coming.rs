@@ -56,8 +56,8 @@ fn is_ready_at(card: &Card<'_>, loan: usize) -> bool {
     card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready())
 }
 
-/// The ledger grows where it lies, a drive comes, is used, and goes when its medium has ended what it has; the other one
-/// is served by the same streams all the time.
+/// The ledger grows where it lies, a drive comes, is used, and goes when its medium has ended what it has; the other
+/// one is served by the same streams all the time.
 #[test]
 fn a_drive_comes_and_goes_beside_one_that_is_used() {
     let arena = Arena::default();

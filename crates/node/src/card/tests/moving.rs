@@ -59,8 +59,8 @@ impl<'m> Net<'m> {
             end.card.handle_media(now, work.loan, work.id, Ok(()));
         }
         let mut frames = Vec::new();
-        while let Some(outgoing) = end.card.poll_transmit(now, &mut end.rooms) {
-            frames.push((outgoing.to.unwrap(), end.rooms.buffer[..outgoing.len].to_vec()));
+        while let Some(outgoing) = end.card.poll_transmit(now, &mut end.buffers) {
+            frames.push((outgoing.to.unwrap(), end.buffers.buffer[..outgoing.len].to_vec()));
         }
         let other = 1 - sender;
         for (to, frame) in frames {
@@ -183,7 +183,7 @@ fn who_does_not_answer_is_called_seldom_and_not_for_ever() {
         now += Duration::from_millis(10);
         end.card.handle_timeout(now);
         while end.card.poll_event().is_some() {}
-        while let Some(outgoing) = end.card.poll_transmit(now, &mut end.rooms) {
+        while let Some(outgoing) = end.card.poll_transmit(now, &mut end.buffers) {
             assert_eq!(outgoing.to, Some(BORROWER));
             calls += 1;
         }
@@ -273,8 +273,8 @@ fn two_lives_of_one_identity_are_seen_by_whoever_has_to_do_with_them() {
             end.card.handle_timeout(now);
             while end.card.poll_event().is_some() {}
             let mut frames = Vec::new();
-            while let Some(outgoing) = end.card.poll_transmit(now, &mut end.rooms) {
-                frames.push((outgoing.to.unwrap(), end.rooms.buffer[..outgoing.len].to_vec()));
+            while let Some(outgoing) = end.card.poll_transmit(now, &mut end.buffers) {
+                frames.push((outgoing.to.unwrap(), end.buffers.buffer[..outgoing.len].to_vec()));
             }
             for (to, mut frame) in frames {
                 let receiver = at.iter().position(|it| *it == to).unwrap();

@@ -56,7 +56,7 @@ fn opens_after(one_way: Duration) -> Option<Duration> {
     let mut fresh = config(2, borrow(BorrowEdge::Program));
     fresh.loans[0].tenancy = Tenancy::default();
     let mut ends = [lender, End::on(fresh.new_memory(&arena), fresh, now)];
-    let mut on_the_way: VecDeque<(Instant, usize, (Way, Vec<u8>))> = VecDeque::new();
+    let mut on_the_way: VecDeque<(Instant, usize, (Egress, Vec<u8>))> = VecDeque::new();
     while now.since(comes) < Duration::from_secs(10) {
         repeater.send(now, &mut ends[0]);
         while on_the_way.front().is_some_and(|(at, ..)| *at <= now) {

@@ -157,7 +157,8 @@ impl Coming {
         }
         match coming.into_iter().find(|(_, function)| !seen.insert(*function)) {
             Some((function, _)) => Err(Failure::refused(format!(
-                "{function} would stand twice among what this node lends and borrows, or the one before has not left yet"
+                "{function} would stand twice among what this node lends and borrows, or the one before has not left \
+                 yet"
             ))),
             None => Ok(()),
         }
@@ -196,14 +197,14 @@ impl Coming {
         }
         if !has_drives {
             return Err(Failure::refused(format!(
-                "a node has room for {} devices, those included that are still leaving: start another node for the rest, or \
-                 reload when they have left",
+                "a node has room for {} devices, those included that are still leaving: start another node for the \
+                 rest, or reload when they have left",
                 node::MAX_DRIVES
             )));
         }
         Err(Failure::refused(format!(
-            "a node has room for {} functions, loans and slots together, those included that are still leaving: start another \
-             node for the rest, or reload when they have left",
+            "a node has room for {} functions, loans and slots together, those included that are still leaving: start \
+             another node for the rest, or reload when they have left",
             node::MAX_LOANS
         )))
     }
@@ -328,7 +329,8 @@ fn change_rails(come: Vec<agent::Rail>, gone: &[RailId], node: &mut Node) {
 
 fn no_domain(most: u32) -> Failure {
     Failure::refused(format!(
-        "this node has domains for {most} virtual machines and no more: give it more with `domain_block`, and restart it"
+        "this node has domains for {most} virtual machines and no more: give it more with `domain_block`, and restart \
+         it"
     ))
 }
 

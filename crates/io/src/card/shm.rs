@@ -10,27 +10,27 @@ use super::token;
 use crate::messages::{FromPeer, ToAgent};
 use crate::outbox::Outbox;
 use crate::shm::ring::FRAME_MAX;
-use crate::shm::{PrivatePath, Shared, Side};
+use crate::shm::{Shared, ShmPath, Side};
 use crate::wait::{Interest, Waiter};
 
 /// Frames taken from one peer in a turn, so that nothing else waits for long.
 const RECEIVE_LIMIT: usize = 64;
 
 /// The memory that a card shares with its peers.
-pub(super) struct Private {
+pub(super) struct ShmPaths {
     /// By the peer's place, whoever has that: few of many have one, and each turn asks all of these.
     paths: BTreeMap<usize, Neighbour>,
     /// Where a frame is built for which there is no room: it is lost, as on any medium.
     scrap: Box<[u8]>,
     is_scrapped: bool,
-    /// Peers to which something was written since the last call of [`Private::wake_readers`].
+    /// Peers to which something was written since the last call of [`ShmPaths::wake_readers`].
     written: Vec<usize>,
 }
 
 /// A peer that memory is shared with.
 struct Neighbour {
     node: NodeId,
-    path: PrivatePath,
+    path: ShmPath,
 }
 
 /// What a card has beside the memory.
@@ -41,7 +41,7 @@ pub(super) struct Beside<'a, 'm> {
     pub(super) to_agent: &'a mut Outbox<ToAgent>,
 }
 
-impl Private {
+impl ShmPaths {
     pub(super) fn new() -> Self {
         let scrap = vec![0; FRAME_MAX].into();
         Self { paths: BTreeMap::new(), scrap, is_scrapped: false, written: Vec::new() }
@@ -60,13 +60,13 @@ impl Private {
             return Ok(());
         }
         self.detach(peer, beside)?;
-        let Ok(path) = PrivatePath::attach(side, shared) else {
-            beside.to_agent.push(ToAgent::Peer(peer, FromPeer::Nonsense));
+        let Ok(path) = ShmPath::attach(side, shared) else {
+            beside.to_agent.push(ToAgent::Peer(peer, FromPeer::Invalid));
             return Ok(());
         };
-        beside.waiter.register(path.bell.as_fd(), token::PRIVATE + peer as u64, Interest::READ)?;
+        beside.waiter.register(path.bell.as_fd(), token::SHM + peer as u64, Interest::READ)?;
         self.paths.insert(peer, Neighbour { node, path });
-        beside.card.set_private(beside.now, peer, true);
+        beside.card.set_shm(beside.now, peer, true);
         Ok(())
     }
 
@@ -88,7 +88,7 @@ impl Private {
         if let Some(Neighbour { path, .. }) = self.paths.remove(&peer) {
             // The agent holds a copy, which would keep it in the set.
             beside.waiter.deregister(path.bell.as_fd())?;
-            beside.card.set_private(beside.now, peer, false);
+            beside.card.set_shm(beside.now, peer, false);
         }
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Private {
             }
             busy = true;
             let (card, now) = (&mut *beside.card, beside.now);
-            if reader.read(RECEIVE_LIMIT, |frame| card.handle_private_frame(now, peer, frame)).is_err() {
+            if reader.read(RECEIVE_LIMIT, |frame| card.handle_shm_frame(now, peer, frame)).is_err() {
                 useless = Some(peer);
             }
         }
@@ -164,7 +164,7 @@ impl Private {
     }
 
     fn give_up(&mut self, peer: usize, beside: &mut Beside<'_, '_>) -> io::Result<()> {
-        beside.to_agent.push(ToAgent::Peer(peer, FromPeer::Nonsense));
+        beside.to_agent.push(ToAgent::Peer(peer, FromPeer::Invalid));
         self.detach(peer, beside)
     }
 }

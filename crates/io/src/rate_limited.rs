@@ -9,12 +9,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// One kind of line about one thing: the first is said, and then at most one a second, which tells how many others were
 /// not.
 #[derive(Debug, Default)]
-pub struct Sparing {
+pub struct RateLimited {
     speak_at: Option<Instant>,
     unsaid: u64,
 }
 
-impl Sparing {
+impl RateLimited {
     /// Whether the line is to be said now, and then how many others were not since the last one.
     pub fn may_speak(&mut self) -> Option<u64> {
         self.count(Instant::now())
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn one_line_a_second_tells_of_all_others() {
-        let (mut line, begin) = (Sparing::default(), Instant::now());
+        let (mut line, begin) = (RateLimited::default(), Instant::now());
         let mut at = |ms| line.count(begin + Duration::from_millis(ms));
         assert_eq!([at(0), at(1), at(999), at(1000)], [Some(0), None, None, Some(2)]);
         assert_eq!([at(1001), at(9000), at(10_000)], [None, Some(1), Some(0)]);
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn whoever_repeats_himself_is_counted() {
-        let (mut line, mut said) = (Sparing::default(), Vec::new());
+        let (mut line, mut said) = (RateLimited::default(), Vec::new());
         for _ in 0..1000 {
             line.say(|others| said.push(others));
         }

@@ -12,18 +12,18 @@ use crate::loan::Loan;
 const WORDS: usize = MAX_LOANS.div_ceil(u64::BITS as usize);
 
 /// The loans of a card by their places, some of which are vacant.
-pub(crate) struct Places<'m> {
+pub(crate) struct LoanTable<'m> {
     loans: Vec<Option<Loan<'m>>>,
     /// By place, what was found last.
     found: Vec<StdCell<Found>>,
     /// Of whom that may be another thing by now.
-    stale: StdCell<PlaceSet>,
+    stale: StdCell<LoanSet>,
     /// Who may have work for a medium: since the last change nobody has said that there is none.
-    workers: PlaceSet,
+    workers: LoanSet,
     /// Slots of virtual machines.
-    slots: PlaceSet,
+    slots: LoanSet,
     /// By [`Asker`], who may have changed since that one has asked.
-    changed: [StdCell<PlaceSet>; Asker::COUNT],
+    changed: [StdCell<LoanSet>; Asker::COUNT],
 }
 
 /// Whoever looks now and then at those loans that may have changed since, and at no others.
@@ -62,17 +62,17 @@ pub(crate) enum Deadline {
 
 /// Some of the places.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct PlaceSet([u64; WORDS]);
+pub(crate) struct LoanSet([u64; WORDS]);
 
-impl<'m> Places<'m> {
+impl<'m> LoanTable<'m> {
     /// So many, without loans.
     pub(crate) fn vacant(count: usize) -> Self {
         let mut places = Self {
             loans: Vec::new(),
             found: Vec::new(),
             stale: StdCell::default(),
-            workers: PlaceSet::default(),
-            slots: PlaceSet::default(),
+            workers: LoanSet::default(),
+            slots: LoanSet::default(),
             changed: Default::default(),
         };
         (0..count).for_each(|_| places.append_vacant());
@@ -117,7 +117,7 @@ impl<'m> Places<'m> {
         self.loans.get_mut(place)?.as_mut()
     }
 
-    /// The same for whoever asks it, and says with [`Places::note_change`] if that has changed anything.
+    /// The same for whoever asks it, and says with [`LoanTable::note_change`] if that has changed anything.
     pub(crate) fn peek_mut(&mut self, place: usize) -> Option<&mut Loan<'m>> {
         self.loans.get_mut(place)?.as_mut()
     }
@@ -158,8 +158,8 @@ impl<'m> Places<'m> {
         (0..self.loans.len()).for_each(|place| self.note_stale(place));
     }
 
-    /// What there is of a loan, by `find` if it may have changed. `find` also says whether it stays so until the loan is
-    /// changed.
+    /// What there is of a loan, by `find` if it may have changed. `find` also says whether it stays so until the loan
+    /// is changed.
     pub(crate) fn found(&self, place: usize, find: impl FnOnce() -> (Found, bool)) -> Found {
         if !self.stale.get().has(place) {
             return self.found[place].get();
@@ -172,7 +172,7 @@ impl<'m> Places<'m> {
         found
     }
 
-    /// Places of which [`Places::found`] would find anew.
+    /// LoanTable of which [`LoanTable::found`] would find anew.
     pub(crate) fn stale(&self) -> impl Iterator<Item = usize> + use<> {
         self.stale.get().iter()
     }
@@ -193,7 +193,7 @@ impl<'m> Places<'m> {
     }
 
     /// Who may have changed since this one has asked.
-    pub(crate) fn take_changed(&self, asker: Asker) -> PlaceSet {
+    pub(crate) fn take_changed(&self, asker: Asker) -> LoanSet {
         self.changed[asker as usize].take()
     }
 
@@ -211,7 +211,7 @@ impl<'m> Places<'m> {
 }
 
 /// For whoever knows that there is a loan: in the middle of its step.
-impl<'m> Index<usize> for Places<'m> {
+impl<'m> Index<usize> for LoanTable<'m> {
     type Output = Loan<'m>;
 
     fn index(&self, place: usize) -> &Loan<'m> {
@@ -219,13 +219,13 @@ impl<'m> Index<usize> for Places<'m> {
     }
 }
 
-impl IndexMut<usize> for Places<'_> {
+impl IndexMut<usize> for LoanTable<'_> {
     fn index_mut(&mut self, place: usize) -> &mut Self::Output {
         self.get_mut(place).expect("only a place with a loan takes steps")
     }
 }
 
-impl PlaceSet {
+impl LoanSet {
     /// Whether it is one of them.
     pub(crate) fn has(&self, place: usize) -> bool {
         self.0[place / 64] >> (place % 64) & 1 != 0
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_set_has_what_was_put_into_it_in_order() {
-        let mut set = PlaceSet::default();
+        let mut set = LoanSet::default();
         for place in [0, 63, 64, 200, MAX_LOANS - 1] {
             set.set(place, true);
             assert!(set.has(place) && !set.has(place ^ 1));
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_was_found_holds_until_it_is_stale() {
-        let mut places = Places::vacant(70);
+        let mut places = LoanTable::vacant(70);
         let find = |waits: bool, is_steady| move || (Found { deadline: None, waits }, is_steady);
         places.vacate(69);
         assert!(places.found(69, find(true, false)).waits, "found, and not to be relied on");
@@ -296,8 +296,8 @@ mod tests {
 
     #[test]
     fn each_who_asks_hears_of_a_change_once() {
-        let mut places = Places::vacant(70);
-        let changed = |places: &Places<'_>, asker| places.take_changed(asker).iter().collect::<Vec<_>>();
+        let mut places = LoanTable::vacant(70);
+        let changed = |places: &LoanTable<'_>, asker| places.take_changed(asker).iter().collect::<Vec<_>>();
         places.vacate(69);
         places.note_stale(3);
         assert_eq!(changed(&places, Asker::Gauges), [3, 69]);
