@@ -3,7 +3,7 @@
 //! A [`world::World`] is two machines made of namespaces, with the test's own [`relay`] on every wire between them.
 //! [`process`] starts programs in a machine, reads their lines and kills them by pid; [`causeway`] knows the command
 //! lines of the program under test, [`host`] those of its slots for virtual machines; [`tools`] runs fio, nbdcopy and
-//! their kind; [`capture`] reads what was on the wire.
+//! their kind; [`capture`] reads what was on the wire. [`gate`] says which tests run beside which.
 //!
 //! Nothing outlives a test, not even one that is killed: namespaces belong to processes that end when their standard
 //! input does, and are gone with them. There are no names to clean up.
@@ -13,6 +13,7 @@
 pub mod capture;
 pub mod causeway;
 pub mod error;
+pub mod gate;
 pub mod host;
 pub mod load;
 pub mod lossy;

@@ -1,8 +1,8 @@
 //! How much a campaign does: short counts in `make test`, long ones in `make soak`.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So much longer is a campaign in `make soak`, unless it says something else.
@@ -78,13 +78,6 @@ impl Stalls {
     pub fn take_longest(&self) -> Duration {
         Duration::from_nanos(self.longest_ns.swap(0, Ordering::Relaxed))
     }
-}
-
-/// Held by tests that need both cores: they run one after the other, whatever the test runner's threads do.
-pub fn exclusive() -> MutexGuard<'static, ()> {
-    static BOTH_CORES: Mutex<()> = Mutex::new(());
-    // A test that failed while it held the lock says nothing about the next one.
-    BOTH_CORES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A value that is no number is a mistake of whoever set it, and must not pass as the short count.

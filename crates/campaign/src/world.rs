@@ -17,6 +17,7 @@ mod mesh;
 pub use mesh::Mesh;
 
 use crate::Error;
+use crate::gate::{self, Place};
 use crate::process::{Process, run};
 use crate::relay::Relay;
 use std::fmt;
@@ -145,12 +146,14 @@ pub struct World {
     _facing: [Holder; 2],
     _user: Option<Holder>,
     dir: PathBuf,
+    _place: Place,
 }
 
 impl World {
     /// Builds everything. All wires are good at first.
     pub fn new(config: &WorldConfig) -> Result<Self, Error> {
         assert!((1..=16).contains(&config.rails), "1 to 16 rails");
+        let place = gate::waits();
         let dir = make_folder()?;
         let user = if rustix::process::geteuid().is_root() { None } else { Some(Holder::user(&dir)?) };
         let user_pid = user.as_ref().map(Holder::pid);
@@ -164,7 +167,7 @@ impl World {
             connect(rail, Side::Right, &right.holder, &facing_right, config.mtu)?;
         }
         let relay = start_relay(config, &dir, user_pid, [&facing_left, &facing_right])?;
-        Ok(Self { relay, left, right, _facing: [facing_left, facing_right], _user: user, dir })
+        Ok(Self { relay, left, right, _facing: [facing_left, facing_right], _user: user, dir, _place: place })
     }
 
     /// By custom the borrower's machine.

@@ -1,5 +1,5 @@
 //! `causeway demo --vm` where there can be no virtual machine: it says why, and leaves nothing behind. With one:
-//! `crates/campaign/tests/vm_demo.rs`.
+//! `crates/campaign/tests/campaign/vm_demo.rs`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 

@@ -6,7 +6,7 @@
 //!   10.78.R.3  ── veth ──┘
 //! ```
 
-use super::{Error, Holder, Ipv4Addr, Machine, Path, PathBuf, make_folder, remove_folder};
+use super::{Error, Holder, Ipv4Addr, Machine, Path, PathBuf, Place, gate, make_folder, remove_folder};
 
 /// The machines and their bridges. Dropped, all of it is gone, as a [`super::World`].
 pub struct Mesh {
@@ -14,12 +14,14 @@ pub struct Mesh {
     _bridges: Holder,
     _user: Option<Holder>,
     dir: PathBuf,
+    _place: Place,
 }
 
 impl Mesh {
     /// Makes `count` machines, at most 200, that share `rails` networks.
     pub fn new(count: u8, rails: u8) -> Result<Self, Error> {
         assert!((1..=200).contains(&count), "each machine has an address");
+        let place = gate::waits();
         let dir = make_folder()?;
         let user = if rustix::process::geteuid().is_root() { None } else { Some(Holder::user(&dir)?) };
         let user_pid = user.as_ref().map(Holder::pid);
@@ -39,7 +41,7 @@ impl Mesh {
             }
             machines.push(machine);
         }
-        Ok(Self { machines, _bridges: bridges, _user: user, dir })
+        Ok(Self { machines, _bridges: bridges, _user: user, dir, _place: place })
     }
 
     /// The machines.

@@ -1,15 +1,12 @@
 //! A file on a real disk, driven through the agent's ring with direct I/O: the cards are killed while verified I/O goes
 //! on, and nothing is lost or doubled.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, kill_card, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::nbd_client::Request;
 use campaign::process::run;
 use campaign::world::{World, WorldConfig};
-use campaign::{scale, tools};
+use campaign::{gate, scale, tools};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -43,7 +40,7 @@ fn is_in_memory(path: &Path) -> bool {
 
 #[test]
 fn killed_cards_on_a_real_disk() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let seed = scale::first_seed();
     let folder = Folder(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("disk-{}", std::process::id())));
     std::fs::create_dir_all(&folder.0).unwrap();

@@ -1,8 +1,5 @@
 //! The NBD client against two servers that others wrote, and against servers that break the protocol.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::nbd_client::{ConnectOptions, Errno, NbdClient, NbdError, Request};
 use campaign::process::{Process, poll_until};
 use campaign::random::Random;
@@ -11,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(20);
 const SIZE: u64 = 16 << 20;
@@ -252,10 +249,8 @@ fn broken_answers_are_errors_by_name() {
         |name, answer, hold| scripted(name, answer, hold).1.read(0, 4096, &mut Vec::new()).unwrap_err();
     let closed = read("closed", b"", false);
     assert!(matches!(closed, NbdError::Closed { unanswered: 1 }), "{closed}");
-    let start = Instant::now();
     let silent = read("silent", b"\x67\x44\x66\x98", true);
     assert!(matches!(silent, NbdError::TimedOut { unanswered: 1 }), "{silent}");
-    assert!(start.elapsed() < Duration::from_secs(5));
     let magic = read("magic", b"GET / HTTP/1.1\r\n\r\n", true);
     assert!(matches!(magic, NbdError::Protocol(_)), "{magic}");
     let handle = read("handle", b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x09", true);

@@ -2,14 +2,11 @@
 //! times at random moments, thousands of times in `make soak`. Verified I/O goes on all the time; nothing is lost,
 //! nothing is done twice, no request fails.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, Watch};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::random::Random;
 use campaign::world::{Machine, World, WorldConfig};
-use campaign::{Error, scale, tools};
+use campaign::{Error, gate, scale, tools};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -102,6 +99,7 @@ impl Blow {
 
 #[test]
 fn s1_cards_killed_at_random_lose_nothing_and_do_nothing_twice() {
+    let _place = gate::computes();
     let seed = scale::first_seed();
     let world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
     kill_series("s1", &world, world.left(), scale::kills_of(200, 8000));
@@ -110,6 +108,7 @@ fn s1_cards_killed_at_random_lose_nothing_and_do_nothing_twice() {
 /// The same with both nodes on one machine, where their cards speak through memory.
 #[test]
 fn s1_cards_of_neighbours_killed_at_random_lose_nothing_and_do_nothing_twice() {
+    let _place = gate::computes();
     let seed = scale::first_seed();
     let world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
     kill_series("s1-shm", &world, world.right(), scale::kills_of(100, 4000));
@@ -136,7 +135,6 @@ fn wait_shared(victims: [&mut Victim; 2], expected: bool) {
 
 /// The borrower is on the machine `beside`.
 fn kill_series(name: &str, world: &World, beside: &Machine, wanted: u32) {
-    let _exclusive = scale::exclusive();
     let seed = scale::first_seed();
     let are_neighbours = beside.dir() == world.right().dir();
     let image = world.right().dir().join("disk.img");

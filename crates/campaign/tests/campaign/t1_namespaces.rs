@@ -1,15 +1,12 @@
 //! T1: two machines that share nothing, a bad network between them, and both cards killed again and again from
 //! outside, while tools that know nothing of Causeway copy and verify. Not one byte may be wrong, not one request fail.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Card, Lender, STOP_TIMEOUT, kill_card};
 use campaign::process::Process;
 use campaign::relay::impair::Impairment;
 use campaign::tools::{self, FioJob};
 use campaign::world::{Machine, World, WorldConfig};
-use campaign::{Error, scale};
+use campaign::{Error, gate, scale};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,7 +21,7 @@ const BETWEEN_KILLS: Duration = Duration::from_millis(150);
 
 #[test]
 fn t1_killed_cards_over_a_bad_network() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let seed = scale::first_seed();
     let kills = scale::kills(30);
     let mut world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();

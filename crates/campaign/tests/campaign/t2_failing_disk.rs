@@ -1,9 +1,6 @@
 //! T2: a disk that cannot write back what it was given. Linux says so once, to whoever flushes next through the same
 //! open file; no flush that is answered with success may lie, whichever function it is for and whichever card dies.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, card, status};
 use campaign::load::connect;
 use campaign::lossy::LossyFs;
@@ -87,7 +84,6 @@ fn lend(world: &World, disk: &LossyFs) -> (Lender, [String; 2]) {
 /// One function's write is lost, the other one's flush is told, and the first one flushes.
 #[test]
 fn t2_an_error_that_another_function_was_told_is_not_forgotten() {
-    let _exclusive = scale::exclusive();
     let mut scene = Scene::new();
     let [mut one, mut two] = scene.clients();
     one.write(0, &[1; 4096]).unwrap();
@@ -111,7 +107,6 @@ fn t2_an_error_that_another_function_was_told_is_not_forgotten() {
 /// on the disk.
 #[test]
 fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
-    let _exclusive = scale::exclusive();
     let mut scene = Scene::new();
     let [mut one, mut two] = scene.clients();
     let mut data = Vec::new();
@@ -135,7 +130,6 @@ fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
 /// durable all the same, and the next life knows.
 #[test]
 fn t2_what_a_disk_loses_when_its_lender_ends_is_known_to_the_next_one() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let mut failing = LossyFs::mount_cached(world.right(), 16 * MIB).unwrap();
     let mut other = LossyFs::mount_at(world.right(), "other", 16 * MIB, &[]).unwrap();
@@ -173,7 +167,6 @@ fn t2_what_a_disk_loses_when_its_lender_ends_is_known_to_the_next_one() {
 /// An operator has seen to the disk, once, after the lender was killed and started again.
 #[test]
 fn t2_a_clear_is_said_once_after_a_restart() {
-    let _exclusive = scale::exclusive();
     let mut scene = Scene::new();
     let [mut one, mut two] = scene.clients();
     one.write(0, &[1; 4096]).unwrap();
@@ -196,7 +189,6 @@ fn t2_a_clear_is_said_once_after_a_restart() {
 /// The card is told that an operator has seen to the disk, and dies before it hears that.
 #[test]
 fn t2_a_clear_counts_though_the_card_dies_before_it_hears_of_it() {
-    let _exclusive = scale::exclusive();
     let mut scene = Scene::new();
     let [mut one, mut two] = scene.clients();
     one.write(0, &[1; 4096]).unwrap();

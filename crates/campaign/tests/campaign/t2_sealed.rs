@@ -1,9 +1,6 @@
 //! T2: what is on the wire. At least as much as the payload, and nothing of the payload readable in it; with
 //! `--insecure` the same search finds it, so that the search is known to find.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::capture;
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, status};
 use campaign::load::connect;
@@ -60,7 +57,6 @@ fn wire(arguments: &[&str]) -> ([u64; 2], u64) {
 
 #[test]
 fn t2_nothing_of_the_payload_is_readable_on_the_wire() {
-    let _exclusive = scale::exclusive();
     let (bytes, readable) = wire(&[]);
     assert!(bytes.iter().all(|&bytes| bytes >= SIZE as u64), "the payload went by another way: {bytes:?}");
     assert_eq!(readable, 0, "pieces of {PIECE} bytes of the payload were readable");
@@ -69,7 +65,6 @@ fn t2_nothing_of_the_payload_is_readable_on_the_wire() {
 
 #[test]
 fn t2_the_search_finds_what_was_not_sealed() {
-    let _exclusive = scale::exclusive();
     let (bytes, readable) = wire(&["--insecure"]);
     assert!(bytes.iter().all(|&bytes| bytes >= SIZE as u64), "{bytes:?}");
     assert!(readable > SIZE as u64, "{readable} pieces were found of what crossed the wire twice");

@@ -2,9 +2,6 @@
 //! Nothing that was answered is lost while the borrower lives, nothing that was flushed or written with FUA in any
 //! case, and the borrower connects again by itself.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::lossy::LossyFs;
@@ -51,7 +48,6 @@ fn rounds(count: u32, seed: u64, prepare: impl Fn(&mut LossyFs)) -> Result<u64, 
 
 #[test]
 fn t3_nothing_flushed_is_lost_with_the_lender() {
-    let _exclusive = scale::exclusive();
     let seed = scale::first_seed();
     let forgotten = rounds(scale::kills(8), seed, |_| {}).unwrap();
     assert!(forgotten > 0, "the disk forgot nothing: this test shows nothing");
@@ -60,7 +56,6 @@ fn t3_nothing_flushed_is_lost_with_the_lender() {
 
 #[test]
 fn t3_a_disk_that_lies_about_flushes_is_found_out() {
-    let _exclusive = scale::exclusive();
     let found = rounds(4, scale::first_seed(), |disk| disk.lie().unwrap());
     let error = found.expect_err("flushed writes were forgotten, and nobody noticed").to_string();
     assert!(error.contains("since Nothing"), "{error}");
@@ -70,7 +65,6 @@ fn t3_a_disk_that_lies_about_flushes_is_found_out() {
 /// again, so that it is there for every read, and a flush that is answered with success after that says that it is
 /// durable.
 fn a_flush_across_the_loss(sent_while_away: bool) {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let mut disk = LossyFs::mount(world.right(), MIB).unwrap();
     let image = disk.image().to_str().unwrap().to_owned();
@@ -120,7 +114,6 @@ fn t3_a_flush_sent_after_the_lender_came_back_does_not_lie() {
 /// flushed must not be written over the other's data, and its next flush says that it is gone.
 #[test]
 fn t3_unflushed_writes_are_not_written_over_another_borrowers_data() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let image = &empty_disk(&world, "disk.img");
     let mut lender = Lender::start(world.right(), &[image], &[]).unwrap();
@@ -171,7 +164,6 @@ fn t3_unflushed_writes_are_not_written_over_another_borrowers_data() {
 /// A borrower that returns to a lender which nobody else has used keeps its unflushed writes, whoever restarted.
 #[test]
 fn t3_a_restarted_lender_remembers_its_borrower() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let mut disk = LossyFs::mount(world.right(), MIB).unwrap();
     let image = disk.image().to_str().unwrap().to_owned();
@@ -193,7 +185,6 @@ fn t3_a_restarted_lender_remembers_its_borrower() {
 /// The lender is away when the borrower is told to end: it says whether anything is lost with it.
 #[test]
 fn t3_an_orderly_end_says_what_is_lost() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let image = &empty_disk(&world, "disk.img");
     for (is_flushed, exit) in [(true, 4), (false, 1)] {
@@ -213,7 +204,6 @@ fn t3_an_orderly_end_says_what_is_lost() {
 /// A borrower of two drives whose card is killed while it ends: one drive is given back twice, the other not at all.
 #[test]
 fn t3_a_drive_given_back_twice_does_not_stand_for_another() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let (alive, dead) = (empty_disk(&world, "alive.img"), empty_disk(&world, "dead.img"));
     let alive =
@@ -266,7 +256,6 @@ fn borrow_all(world: &World, lines: &[&str]) -> (Process, Vec<PathBuf>) {
 /// Eight drives with many unflushed writes are lost at once: no single step of the card has to forget them all.
 #[test]
 fn t3_many_drives_are_given_up_together() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let images: Vec<_> = (0..8).map(|index| empty_disk(&world, &format!("{index}.img"))).collect();
     let sources: Vec<_> = images.iter().map(String::as_str).collect();
@@ -294,7 +283,6 @@ fn t3_many_drives_are_given_up_together() {
 /// Who ends before its drive was usable leaves it to others.
 #[test]
 fn t3_a_borrower_that_ends_at_once_leaves_nothing_behind() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let lender = Lender::start(world.right(), &[&empty_disk(&world, "disk.img")], &[]).unwrap();
     let mut orderly = 0;
@@ -320,7 +308,6 @@ fn t3_a_borrower_that_ends_at_once_leaves_nothing_behind() {
 /// Memory is new in each life of a lender: whoever had used it learns that, and takes no zeroes for its data.
 #[test]
 fn t3_memory_that_is_gone_disconnects_its_clients() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let mut lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
     let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
@@ -343,7 +330,6 @@ fn t3_memory_that_is_gone_disconnects_its_clients() {
 /// A client that closes its half of the connection without a farewell still gets its replies.
 #[test]
 fn t3_a_half_closed_client_gets_its_replies() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
     let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();

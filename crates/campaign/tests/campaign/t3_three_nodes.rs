@@ -1,14 +1,11 @@
 //! Three machines, of which each lends to both others and borrows from both, while cards and whole nodes are killed.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::process::Process;
 use campaign::random::Random;
 use campaign::world::{Machine, Mesh};
-use campaign::{scale, tools};
+use campaign::{gate, scale, tools};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -128,7 +125,7 @@ fn progress(nodes: &[Node<'_>], requests: u64) {
 
 #[test]
 fn t3_each_of_three_nodes_lends_to_both_others_whoever_is_killed() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let seed = scale::first_seed();
     let mut random = Random::new(seed);
     let mesh = Mesh::new(NODES as u8, 2).unwrap();

@@ -2,16 +2,13 @@
 //! replayed, forged, truncated, oversized, of another version, under another key, false first messages and noise. They
 //! are counted, I/O goes on, and memory stays.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, card, number, status};
 use campaign::load::{Load, Model, Since, connect};
-use campaign::process::{anonymous_kib, family};
+use campaign::process::{anonymous_kib, family, poll_until};
 use campaign::relay::flood::GENERAL;
-use campaign::scale;
 use campaign::world::{Direction, Machine, World, WorldConfig};
-use std::time::{Duration, Instant};
+use campaign::{gate, scale};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(30);
@@ -24,7 +21,7 @@ const REASONS: [&str; 4] = ["dropped_auth", "dropped_replay", "dropped_version",
 
 #[test]
 fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let seed = scale::first_seed();
     let mut world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
     // A first channel under another key leaves the attacker true frames of it.
@@ -37,10 +34,10 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
     load.wait_done(2000, LONG).unwrap();
     set_flood(&mut world, PER_SECOND / 4);
     // Buffers that are used for the first time are not what is looked for.
-    flooded(&load, Duration::from_secs(2));
+    flooded(&mut world, &load, 2 * PER_SECOND);
     let before = residents(&lender, &borrower);
     load.take_longest_gap();
-    flooded(&load, Duration::from_secs(if scale::is_soak() { 120 } else { 10 }));
+    flooded(&mut world, &load, PER_SECOND * if scale::is_soak() { 120 } else { 10 });
     let after = residents(&lender, &borrower);
     let gap = load.take_longest_gap();
     set_flood(&mut world, 0);
@@ -52,7 +49,6 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
     }
     let made = world.relay().stats().unwrap().floods;
     let sent: u64 = made.iter().sum();
-    assert!(sent > 8 * PER_SECOND, "only {sent} forgeries: {made:?}");
     let left = dropped(world.left(), "borrower");
     let right = dropped(world.right(), "lender");
     for (reason, counts) in REASONS.iter().zip(left.iter().zip(&right)) {
@@ -86,7 +82,7 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
 /// do not grow, and no answer is larger than what it answers.
 #[test]
 fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let seed = scale::first_seed();
     let mut world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
     let lender = Lender::start(world.right(), &["ram:16M", "ram:16M"], &[]).unwrap();
@@ -99,22 +95,19 @@ fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
     let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, seed), 8).unwrap();
     load.wait_done(2000, LONG).unwrap();
     set_calls(&mut world, PER_SECOND / 4);
-    flooded(&load, Duration::from_secs(2));
-    let (before, made_before) = (residents(&lender, &borrower), calls_made(&mut world));
-    let began = Instant::now();
+    flooded(&mut world, &load, 2 * PER_SECOND);
+    let before = residents(&lender, &borrower);
     load.take_longest_gap();
-    flooded(&load, Duration::from_secs(if scale::is_soak() { 120 } else { 10 }));
+    flooded(&mut world, &load, PER_SECOND * if scale::is_soak() { 120 } else { 10 });
     let after = residents(&lender, &borrower);
     // Whoever wants another function has it, though the lender has so much to look at.
     // A busy machine has few of its calls looked at, and it asks for longer than others.
     let asks = ["--io-timeout", "180"];
     let mut newcomer = Borrower::begin(world.left(), "newcomer", &lender.lines[1], &asks).unwrap();
     newcomer.wait_usable(PATIENT).unwrap();
-    let (gap, made) = (load.take_longest_gap(), calls_made(&mut world));
-    let per_second = (made - made_before) as f64 / began.elapsed().as_secs_f64();
+    let gap = load.take_longest_gap();
     set_calls(&mut world, 0);
 
-    assert!(per_second > PER_SECOND as f64 / 2.0, "only {per_second:.0} messages a second");
     for ((pid, before), (still, after)) in before.iter().zip(&after) {
         assert_eq!(pid, still, "a process died of it");
         assert!(*after < before + GROWTH_MAX_KIB, "process {pid} grew from {before} to {after} KiB");
@@ -127,11 +120,7 @@ fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
         let status = status(machine, name).unwrap();
         assert_eq!(card(&status).unwrap().restarts, 0, "the card of {name} died of it");
     }
-    scale::report(&format!("t5: seed {seed}, {per_second:.0} calls a second, longest gap {gap:?}"));
-}
-
-fn calls_made(world: &mut World) -> u64 {
-    world.relay().stats().unwrap().floods[GENERAL..].iter().sum()
+    scale::report(&format!("t5: seed {seed}, longest gap {gap:?} among the calls"));
 }
 
 fn set_calls(world: &mut World, per_second: u64) {
@@ -142,13 +131,15 @@ fn set_calls(world: &mut World, per_second: u64) {
     }
 }
 
-/// Every second of it, I/O must get on.
-fn flooded(load: &Load, time: Duration) {
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        load.wait_done(100, LONG).unwrap();
-        std::thread::sleep(Duration::from_millis(200));
-    }
+/// Waits until so many messages more were sent, and I/O must get on all the time.
+fn flooded(world: &mut World, load: &Load, messages: u64) {
+    let mut made = || Ok(world.relay().stats()?.floods.iter().sum::<u64>());
+    let goal: u64 = made().unwrap() + messages;
+    poll_until("the flood", 3 * PATIENT, || {
+        load.wait_done(100, LONG)?;
+        Ok((made()? >= goal).then_some(()))
+    })
+    .unwrap();
 }
 
 fn run_a_first_channel(world: &World) {

@@ -1,9 +1,6 @@
 //! T5: nodes killed at every point of start, handshake and stop, the whole node or its agent alone. Whatever they leave
 //! behind, the next start works, finds the data, and no process stays.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, borrow_command, lend_command};
 use campaign::load::connect;
 use campaign::process::{Process, family, is_running, poll_until, signal};
@@ -64,7 +61,6 @@ fn world() -> (World, String) {
 
 #[test]
 fn t5_a_lender_killed_while_it_starts_or_stops() {
-    let _exclusive = scale::exclusive();
     let (world, image) = world();
     let machine = world.right();
     let mut line = None;
@@ -89,7 +85,6 @@ fn t5_a_lender_killed_while_it_starts_or_stops() {
 
 #[test]
 fn t5_a_borrower_killed_while_it_starts_or_stops() {
-    let _exclusive = scale::exclusive();
     let (world, image) = world();
     let lender = Lender::start(world.right(), &[&image], &[]).unwrap();
     let line = &lender.lines[0];
@@ -124,7 +119,6 @@ fn t5_a_borrower_killed_while_it_starts_or_stops() {
 
 #[test]
 fn t5_either_side_killed_in_the_middle_of_the_handshake() {
-    let _exclusive = scale::exclusive();
     let (world, image) = world();
     let mut lender = Lender::start(world.right(), &[&image], &[]).unwrap();
     let line = lender.lines[0].clone();
@@ -151,7 +145,6 @@ fn t5_either_side_killed_in_the_middle_of_the_handshake() {
 
 #[test]
 fn t5_killed_as_soon_as_a_line_appears_in_the_log() {
-    let _exclusive = scale::exclusive();
     let (world, image) = world();
     let debug = ["--log-level", "debug"];
     let mut lender = Lender::start(world.right(), &[&image], &debug).unwrap();

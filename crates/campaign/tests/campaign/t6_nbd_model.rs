@@ -1,16 +1,13 @@
 //! T6: random requests of all kinds and sizes on several connections, some of which hang up in the middle, against a
 //! plain array; end to end, through two nodes.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, card, status};
 use campaign::load::connect;
 use campaign::nbd_client::{Errno, Handle, NbdClient, Request};
 use campaign::process::poll_until;
 use campaign::random::Random;
-use campaign::scale;
 use campaign::world::{World, WorldConfig};
+use campaign::{gate, scale};
 use std::path::PathBuf;
 
 const SIZE: u64 = 32 << 20;
@@ -59,7 +56,7 @@ struct Test {
 
 #[test]
 fn t6_random_requests_equal_an_array() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let seed = scale::first_seed();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let machine = world.left();

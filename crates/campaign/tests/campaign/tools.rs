@@ -1,9 +1,6 @@
 //! The tools inside a machine, against a server that others wrote: they pass when all is right, and fail when the
 //! drive lies.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::process::{Process, poll_until, run};
 use campaign::tools::{self, FioJob};
 use campaign::world::{World, WorldConfig};

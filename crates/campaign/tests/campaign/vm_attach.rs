@@ -1,8 +1,5 @@
 //! Functions that come to a running guest and go from it: `attach` and `detach`, with QEMU's own monitor.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
@@ -11,7 +8,7 @@ use campaign::causeway::{Lender, STOP_TIMEOUT, binary, kill_card, status};
 use campaign::process::Process;
 use campaign::relay::impair::Impairment;
 use campaign::world::{World, WorldConfig};
-use campaign::{scale, tools};
+use campaign::{gate, tools};
 use guest::{HotPlug, Kit, Message, Vm};
 
 const MIB: u64 = 1 << 20;
@@ -125,7 +122,7 @@ fn start_node(world: &World) -> Process {
 
 /// Two drives take turns in one slot; each has what was left on it.
 fn take_turns(name: &str, hot_plug: HotPlug) {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = Bench::start(&kit, name, hot_plug, 20);
     for (round, (line, mib)) in [(0, 64), (1, 96), (0, 64), (1, 96)].into_iter().enumerate() {
@@ -167,7 +164,7 @@ fn t2_hot_plug_with_pciehp() {
 
 #[test]
 fn w3_what_is_attached_comes_back_with_the_node() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = Bench::start(&kit, "attach-restart", HotPlug::Acpi, 20);
     for (slot, line, expected) in [
@@ -195,7 +192,7 @@ fn w3_what_is_attached_comes_back_with_the_node() {
 
 #[test]
 fn w3_a_machine_that_is_started_again_gets_its_function() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = Bench::start(&kit, "again", HotPlug::Acpi, 20);
     bench.attach(0);
@@ -222,7 +219,7 @@ fn w3_a_machine_that_is_started_again_gets_its_function() {
 /// QEMU 11.1.3 ends with an assertion when such a device is taken out. It stays there, and the machine lives.
 #[test]
 fn a_device_that_is_not_enabled_stays_in_qemu() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = Bench::start(&kit, "disabled", HotPlug::Acpi, 20);
     bench.attach(0);
@@ -247,7 +244,7 @@ fn a_device_that_is_not_enabled_stays_in_qemu() {
 /// Its guest reads all-ones, and its kernel is told why by the port.
 #[test]
 fn a_function_that_does_not_answer_is_an_error_of_its_port() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = Bench::start(&kit, "silent", HotPlug::Pciehp, 20);
     bench.attach(0);
@@ -272,7 +269,7 @@ fn a_function_that_does_not_answer_is_an_error_of_its_port() {
 /// A guest that takes five seconds to let go, where it has one: its drive answers no more in the middle of its work.
 #[test]
 fn t3_a_function_is_taken_from_a_busy_guest() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = Bench::start(&kit, "surprise", HotPlug::Pciehp, 1);
     for line in 0..2 {

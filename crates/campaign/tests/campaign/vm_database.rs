@@ -1,13 +1,10 @@
 //! T2: a guest with a database on ext4, and a lender whose power fails again and again. Each transaction that the
 //! database has reported is there afterwards, and database and file system are whole.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot};
 use campaign::lossy::LossyFs;
-use campaign::scale;
 use campaign::world::{World, WorldConfig};
+use campaign::{gate, scale};
 use guest::{Job, Kit, Vm};
 use std::time::Duration;
 
@@ -105,7 +102,7 @@ fn rounds(kit: &Kit, count: u32) -> u64 {
 
 #[test]
 fn t2_no_commit_is_lost_with_the_power_of_the_lender() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let count = scale::kills_of(2, 30);
     let forgotten = rounds(&kit, count);

@@ -1,12 +1,9 @@
 //! `causeway demo --vm`: a guest with a borrowed drive through all phases. Short in `make test`, as people see it in
 //! `make soak`. Where there can be no guest: `crates/causeway/tests/demo.rs`.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::binary;
 use campaign::process::run_to_end;
-use campaign::scale;
+use campaign::{gate, scale};
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +16,7 @@ const PACE: u32 = 20;
 
 #[test]
 fn w7_a_guest_comes_through_the_phases() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(_kit) = guest::kit() else { return };
     let folder = std::env::temp_dir().join(format!("causeway-vm-demo-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();

@@ -1,13 +1,10 @@
 //! Real guests with borrowed drives: file systems that move, neighbours, nvme-cli, resets, boot, an IOMMU, and a lender
 //! that is started again.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Lender, START_TIMEOUT, STOP_TIMEOUT, Slot, lend_command, number, status};
 use campaign::process::poll_until;
 use campaign::world::{World, WorldConfig};
-use campaign::{scale, tools};
+use campaign::{gate, scale, tools};
 use guest::{Boot, Builder, Kit, Message, Vm};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -111,7 +108,7 @@ fn unplug(vm: &mut Vm) {
 
 #[test]
 fn t4_a_file_system_moves_to_another_machine() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut rig = Rig::empty(0, 64);
     let mut first = builder(&kit, "move-1").device(&rig.device(0)).launch().unwrap();
@@ -145,7 +142,7 @@ fn t4_a_file_system_moves_to_another_machine() {
 
 #[test]
 fn t5_two_machines_on_two_virtual_functions() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let rig = Rig::empty(2, 64);
     let mut vms = [0, 1].map(|slot| {
@@ -187,7 +184,7 @@ fn nvme(vm: &mut Vm, command: &str) -> Value {
 
 #[test]
 fn t6_nvme_cli_in_the_guest() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let rig = Rig::empty(0, 64);
     let mut vm = builder(&kit, "nvme-cli").device(&rig.device(0)).start().unwrap();
@@ -265,7 +262,7 @@ fn replace_the_namespace(vm: &mut Vm, controller: u64) {
 
 #[test]
 fn t8_a_machine_is_reset_under_load() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let rig = Rig::empty(0, 64);
     let mut vm = builder(&kit, "reset").resets().device(&rig.device(0)).start().unwrap();
@@ -287,7 +284,7 @@ fn t8_a_machine_is_reset_under_load() {
 
 /// Starts a machine from the borrowed drive, resets it while it writes, and starts it from there again.
 fn boots(name: &str, boot: Boot) {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let rig = Rig::start(0, |image| kit.make_bootable(image).unwrap());
     let mut device = rig.slots[0].device("v1", "rp1");
@@ -340,7 +337,7 @@ put 0x1000 1
 
 #[test]
 fn t9_an_iommu_limits_what_the_drive_reaches() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let rig = Rig::empty(0, 64);
     let vm = Vm::builder(&kit).name("iommu").device("intel-iommu,caching-mode=on");
@@ -373,7 +370,7 @@ fn is_of_a_reset(message: &Message) -> bool {
 
 #[test]
 fn t11_the_lender_is_started_again_under_a_file_system() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut rig = Rig::empty(0, 64);
     let mut vm = builder(&kit, "restarted").device(&rig.device(0)).start().unwrap();

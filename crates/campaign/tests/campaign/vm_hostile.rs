@@ -2,9 +2,6 @@
 //! goes away, messages without sense or with descriptors where none belong, clients that stall and vanish. What is
 //! refused has an errno and a counter, the neighbour does not notice, and the next client is served.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, binary, card, kill_card, number, start_slot, status};
 use campaign::host::{Domain, Host};
 use campaign::process::{poll_until, run_to_end};

@@ -5,13 +5,10 @@
 //! its own (`qemu:///embed?root=..`), in a machine of the test's. QEMU has a user of its own, as under any libvirt that
 //! root runs.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Lender, START_TIMEOUT, STOP_TIMEOUT, binary};
 use campaign::process::{Process, run};
 use campaign::world::{Machine, World, WorldConfig};
-use campaign::{scale, tools};
+use campaign::{gate, tools};
 use guest::{Kit, Message, Shell, parse_kernel_log};
 use std::cell::RefCell;
 use std::fs::{File, Permissions};
@@ -258,7 +255,7 @@ fn memory_that_is_not_shared_is_named(libvirt: &mut Libvirt, machine: &Machine, 
 
 #[test]
 fn w1_libvirt_runs_the_machine_of_the_example() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     if !libvirt_is_here() {
         return;

@@ -4,9 +4,6 @@
 //!
 //! That client passes over the errors of a server: what is refused is tried in `vm_hostile`.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, number, start_slot, status};
 use campaign::process::poll_until;
 use campaign::tools;

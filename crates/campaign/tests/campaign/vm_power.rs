@@ -1,14 +1,11 @@
 //! W1: a guest whose drive has a volatile cache (`lend --cache volatile`), and a lender whose power fails. The guest
 //! loses the drive, and gets another one; as long as nothing can be lost it keeps the one that it has.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot};
+use campaign::gate;
 use campaign::host::{Domain, Host};
 use campaign::lossy::LossyFs;
 use campaign::process::{Process, poll_until};
-use campaign::scale;
 use campaign::world::{World, WorldConfig};
 use guest::Vm;
 use std::time::Duration;
@@ -56,7 +53,7 @@ fn builder(kit: &guest::Kit, name: &str) -> guest::Builder {
 
 #[test]
 fn w1_a_drive_with_a_cache_comes_back_as_another_one() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let mut disk = LossyFs::mount(world.right(), 48 * MIB).unwrap();
@@ -101,7 +98,7 @@ fn w1_a_drive_with_a_cache_comes_back_as_another_one() {
 
 #[test]
 fn w1_without_a_monitor_the_drive_is_gone_and_the_log_says_what_to_do() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let mut disk = LossyFs::mount(world.right(), 48 * MIB).unwrap();

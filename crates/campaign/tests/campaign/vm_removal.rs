@@ -1,14 +1,11 @@
 //! T3: functions are taken from a guest that uses them, again and again, in order and by surprise. The guest lives,
 //! what was on a drive is still there when it comes back, and neither node keeps anything of the rounds before.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Lender, STOP_TIMEOUT, card, status};
 use campaign::host::{Domain, Host};
 use campaign::process::{Process, poll_until};
 use campaign::world::{World, WorldConfig};
-use campaign::{scale, tools};
+use campaign::{gate, scale, tools};
 use guest::{HotPlug, Kit, Vm};
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -179,7 +176,7 @@ impl Bench {
 
 /// So many removals of both kinds in turns.
 fn removals(name: &str, hot_plug: HotPlug, count: u32) {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = Bench::start(&kit, name, hot_plug);
     let (mut orderly, mut surprise, mut descriptors) = (Vec::new(), Vec::new(), 0);

@@ -1,14 +1,9 @@
 //! A drive that a virtual machine lets go of and takes again at the same socket, by hand: nothing tells the node of it.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
-mod bench;
-
-use bench::{Bench, LONG, MIB};
+use crate::bench::{Bench, LONG, MIB};
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, kill_card};
 use campaign::process::poll_until;
-use campaign::{scale, tools};
+use campaign::{gate, scale, tools};
 use guest::{Builder, Kit};
 use serde_json::json;
 use std::io::Read;
@@ -62,7 +57,7 @@ fn use_drive(bench: &mut Bench, round: u32) {
 
 #[test]
 fn the_same_machine_plugs_it_in_again() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = start(&kit, "replug");
     let rounds = scale::kills_of(4, 40);
@@ -95,7 +90,7 @@ fn the_same_machine_plugs_it_in_again() {
 /// The node knows no monitor: its log says what to do, and that helps.
 #[test]
 fn a_lender_that_was_away_and_a_drive_that_is_brought_back_by_hand() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = Bench::start(
         &kit,
@@ -134,7 +129,7 @@ fn a_lender_that_was_away_and_a_drive_that_is_brought_back_by_hand() {
 /// Its firmware changes what memory is where, and QEMU ends a machine that cannot tell a device of it.
 #[test]
 fn a_machine_whose_drive_is_gone_can_be_reset() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = start(&kit, "gone");
     assert_eq!(bench.slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", bench.slot.process.tail());

@@ -2,16 +2,11 @@
 //! another one, and by a kernel that crashes. Each time the drive serves again, with its content, and neither node
 //! waits for anything.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
-mod bench;
-
-use bench::{Bench, LONG, MIB};
+use crate::bench::{Bench, LONG, MIB};
 use campaign::causeway::{number, status};
 use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::process::poll_until;
-use campaign::scale;
+use campaign::{gate, scale};
 use guest::{HotPlug, Job};
 use std::path::Path;
 
@@ -120,7 +115,7 @@ fn another_kernel(bench: &mut Bench, mode: &str, jump: &str) {
 
 #[test]
 fn t8_resets_and_other_kernels_under_load() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let bootable = |image: &Path| {
         kit.make_bootable(image).unwrap();

@@ -1,12 +1,10 @@
 //! W12: a lender that stays dead. Its guest waits for it once and not for each register, a RAID1 of two lenders goes
 //! on, and what the guest has given up is plugged in again when the lender is back.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Lender, STOP_TIMEOUT, binary};
+use campaign::gate;
 use campaign::host::Host;
-use campaign::scale::{self, Stalls};
+use campaign::scale::Stalls;
 use campaign::world::{World, WorldConfig};
 use guest::{HotPlug, Kit, Vm};
 use std::time::{Duration, Instant};
@@ -85,7 +83,7 @@ fn standstill(vm: &mut Vm) -> [f64; 2] {
 
 #[test]
 fn w12_a_raid_goes_on_and_gets_its_drive_back() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let Bench { mut vm, host, mut lenders, world } = start(&kit, "raid", HotPlug::Acpi, &NAMES, DRIVER_S);
     let drives = vm.check("ls /dev/nvme?n1 | xargs").unwrap();
@@ -141,7 +139,7 @@ fn w12_a_raid_goes_on_and_gets_its_drive_back() {
 /// Its guest lets go of a device five seconds after it was asked, and its port tells it of the time-out meanwhile.
 #[test]
 fn w12_a_drive_comes_back_with_pciehp() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let Bench { mut vm, host, mut lenders, world } =
         start(&kit, "away-pciehp", HotPlug::Pciehp, &NAMES[..1], 2.0);

@@ -1,18 +1,13 @@
 //! Virtual machines with borrowed drives: an unmodified Linux in QEMU, its own NVMe driver, and what happens to the
 //! nodes meanwhile.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
-mod bench;
-
-use bench::{Bench, LONG, MIB};
+use crate::bench::{Bench, LONG, MIB};
 use campaign::causeway::{
     Lender, START_TIMEOUT, STOP_TIMEOUT, Slot, card, kill_card, number, slot_command, start_slot, status,
 };
 use campaign::process::{is_running, poll_until, run_to_end};
 use campaign::world::{World, WorldConfig};
-use campaign::{scale, tools};
+use campaign::{gate, scale, tools};
 use guest::{Kit, Vm};
 use serde_json::json;
 use std::io::{Read, Write};
@@ -35,6 +30,11 @@ fn fio(seconds: u32) -> String {
     )
 }
 
+/// Waits until the guest has written for a while.
+fn wait_busy(bench: &mut Bench) {
+    bench.vm.wait_for(LONG, "awk '$5 < 200 { exit 1 }' /sys/block/nvme0n1/stat").unwrap();
+}
+
 #[track_caller]
 fn assert_verified(report: &str) {
     let report: serde_json::Value = serde_json::from_str(report).unwrap_or_else(|_| panic!("{report}"));
@@ -47,7 +47,7 @@ fn assert_verified(report: &str) {
 
 #[test]
 fn t1_a_drive_from_the_start() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = start(&kit, "cold");
     let list = bench.vm.check("nvme list").unwrap();
@@ -61,7 +61,7 @@ fn t1_a_drive_from_the_start() {
 
 /// Either card is killed again and again while a guest writes and verifies.
 fn cards_killed(name: &str, of_lender: bool) {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = start(&kit, name);
     let kills = scale::kills_of(10, 100);
@@ -106,12 +106,12 @@ fn replug(vm: &mut Vm, slot: &Slot) {
 
 #[test]
 fn t10_the_agent_killed_and_the_machine_lives() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = start(&kit, "agent");
     let orphan = card(&status(bench.world.left(), "slot").unwrap()).unwrap().pid.unwrap();
     let job = bench.vm.start(&fio(20)).unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    wait_busy(&mut bench);
     bench.slot.process.kill().unwrap();
     let output = bench.vm.wait(job, GIVE_UP).unwrap();
     assert_ne!(output.status, 0, "the drive is gone");
@@ -126,11 +126,11 @@ fn t10_the_agent_killed_and_the_machine_lives() {
 
 #[test]
 fn w1_a_borrower_that_ends_in_order_leaves_the_machine_alive() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = start(&kit, "term");
     let job = bench.vm.start(&fio(20)).unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    wait_busy(&mut bench);
     assert_eq!(bench.slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", bench.slot.process.tail());
     assert_ne!(bench.vm.wait(job, GIVE_UP).unwrap().status, 0, "the drive is gone");
     assert_eq!(bench.vm.ended().unwrap(), None);
@@ -169,7 +169,7 @@ fn x_wrong_sockets_are_refused_by_name() {
 
 #[test]
 fn x_a_second_client_is_sent_away_and_the_first_does_not_notice() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let mut bench = start(&kit, "second");
     let job = bench.vm.start(&fio(3)).unwrap();
@@ -189,7 +189,7 @@ fn x_a_second_client_is_sent_away_and_the_first_does_not_notice() {
 
 #[test]
 fn x_memory_that_is_not_shared_is_named() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let world = World::new(&WorldConfig::default()).unwrap();
     let (_lender, mut slot) = start_slot(&world, "ram:16M").unwrap();

@@ -1,12 +1,9 @@
 //! A machine with a borrowed drive stays where it is: QEMU would save and migrate it, and leave a dead drive.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Lender, STOP_TIMEOUT, binary};
+use campaign::gate;
 use campaign::host::{Domain, Host};
 use campaign::process::{Process, poll_until};
-use campaign::scale;
 use campaign::world::{World, WorldConfig};
 use guest::Vm;
 use serde_json::json;
@@ -36,7 +33,7 @@ fn refusals(vm: &mut Vm) -> [String; 3] {
 
 #[test]
 fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let world = World::new(&WorldConfig::default()).unwrap();
     let mut lender = Lender::start_image(world.right(), "lender", 32 * MIB).unwrap();
@@ -101,7 +98,7 @@ fn wait_free(vm: &mut Vm, node: &Process) {
 
 #[test]
 fn a_machine_that_waits_for_its_state_gets_no_drive() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(kit) = guest::kit() else { return };
     let world = World::new(&WorldConfig::default()).unwrap();
     let lender = Lender::start_image(world.right(), "lender", 32 * MIB).unwrap();

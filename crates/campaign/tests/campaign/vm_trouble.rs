@@ -1,15 +1,12 @@
 //! T7: a guest writes and verifies while datagrams are lost, rails are cut, and cards are killed, each alone and all at
 //! once. No I/O error, no wrong byte, no time-out and no reset in its kernel's log.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, card, kill_card, start_slot, status};
 use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::process::{poll_until, stop};
 use campaign::relay::impair::Impairment;
 use campaign::world::{Machine, World, WorldConfig};
-use campaign::{scale, tools};
+use campaign::{gate, scale, tools};
 use guest::{Job, Message, Vm};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -105,7 +102,7 @@ impl Bench {
 
 #[test]
 fn t7_loss_cut_rails_and_killed_cards_under_a_busy_guest() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     // The guest's driver is to find out soon what it waits for in vain.
     let Some(mut bench) = Bench::start("trouble", 5) else { return };
     bench.world.relay().set_all(LOSS).unwrap();
@@ -137,7 +134,7 @@ fn t7_loss_cut_rails_and_killed_cards_under_a_busy_guest() {
 #[test]
 fn w12_a_guest_does_not_see_an_outage_that_its_driver_waits_for() {
     const OUTAGE: Duration = Duration::from_secs(7);
-    let _exclusive = scale::exclusive();
+    let _place = gate::computes();
     let Some(mut bench) = Bench::start("outage", 30) else { return };
     bench.world.relay().set_all(Impairment::CUT).unwrap();
     std::thread::sleep(OUTAGE);

@@ -1,14 +1,11 @@
 //! W1: 256 functions between two nodes at once, over one channel: whatever becomes of one of them, the others go on.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, number, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::nbd_client::{NbdClient, Request};
 use campaign::process::{Process, poll_until, resident_kib, run};
-use campaign::scale;
 use campaign::world::{Machine, World, WorldConfig};
+use campaign::{gate, scale};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -181,7 +178,7 @@ fn verify(load: Load, socket: &std::path::Path) {
 
 #[test]
 fn w1_of_256_loans_over_one_channel_none_stops_another() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::alone();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let mut nodes = Nodes::start(&world);
     let all: Vec<usize> = (0..LOANS).collect();

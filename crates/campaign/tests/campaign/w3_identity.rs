@@ -1,9 +1,6 @@
 //! W3, W4: whose a function is. A lender that was restarted keeps it for whom it belonged to, and nodes with one
 //! identity, of which one is a copy of the other, are told apart: whoever lives keeps the drive.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::process::run;
@@ -67,7 +64,6 @@ fn is_refused_with(mut borrower: Borrower, whys: &[&str]) {
 
 #[test]
 fn w3_a_restarted_lender_keeps_its_drive_from_who_waits_for_it() {
-    let _exclusive = scale::exclusive();
     for orderly in [false, true] {
         let (world, image) = world();
         let sources = [image.to_str().unwrap()];
@@ -107,7 +103,6 @@ fn id_of(machine: &Machine, name: &str) -> String {
 
 #[test]
 fn w3_a_lender_with_a_list_lets_in_only_who_stands_there() {
-    let _exclusive = scale::exclusive();
     let (world, image) = world();
     let sources = [image.to_str().unwrap()];
     let [listed, other] = ["listed", "other"].map(|name| id_of(world.left(), name));
@@ -134,7 +129,6 @@ fn w3_a_lender_with_a_list_lets_in_only_who_stands_there() {
 
 #[test]
 fn w4_a_copy_of_a_living_borrower_takes_nothing_from_it() {
-    let _exclusive = scale::exclusive();
     let (world, image) = world();
     let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
     let line = &lender.lines[0];
@@ -150,7 +144,6 @@ fn w4_a_copy_of_a_living_borrower_takes_nothing_from_it() {
 
 #[test]
 fn w4_a_borrower_with_an_older_state_folder_gets_its_drive() {
-    let _exclusive = scale::exclusive();
     let (world, image) = world();
     let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
     let line = &lender.lines[0];

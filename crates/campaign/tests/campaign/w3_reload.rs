@@ -1,11 +1,6 @@
 //! W3, T4, X: a running node reads its file again, while I/O verifies on another loan.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
-#[path = "w3_reload/rails.rs"]
 mod rails;
-#[path = "w3_reload/slots.rs"]
 mod slots;
 
 use campaign::causeway::{
@@ -13,9 +8,9 @@ use campaign::causeway::{
 };
 use campaign::load::{Load, Model, connect};
 use campaign::process::{Outcome, Process, poll_until, run, run_to_end, signal};
-use campaign::scale;
 use campaign::tools::{self, FioJob};
 use campaign::world::{Machine, World, WorldConfig};
+use campaign::{gate, scale};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::os::unix::net::UnixListener;
@@ -164,7 +159,7 @@ fn states(report: &Value) -> Vec<String> {
 
 #[test]
 fn w3_devices_and_loans_come_and_go_while_fio_verifies_another_loan() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::alone();
     let world = world();
     let (left, right) = (world.left(), world.right());
     let (rail, a, b) = (rail(right), device("a", "ram:256M"), device("b", &image(right, "b.img")));
@@ -270,7 +265,6 @@ fn w3_devices_and_loans_come_and_go_while_fio_verifies_another_loan() {
 
 #[test]
 fn w3_twenty_loans_come_and_go_on_one_card() {
-    let _exclusive = scale::exclusive();
     let world = world();
     let (left, right) = (world.left(), world.right());
     let lender = Lender::start(right, &["ram:16M", "ram:16M"], &[]).unwrap();
@@ -302,7 +296,6 @@ fn w3_twenty_loans_come_and_go_on_one_card() {
 
 #[test]
 fn x_a_reload_that_cannot_be_done_changes_nothing() {
-    let _exclusive = scale::exclusive();
     let world = world();
     let (left, right) = (world.left(), world.right());
     let (rail, a) = (rail(right), device("a", "ram:16M"));
@@ -406,7 +399,6 @@ fn x_a_reload_for_which_the_ledger_has_no_room_leaves_no_trace() {
 
 #[test]
 fn w3_a_loan_whose_lender_is_gone_leaves_all_the_same() {
-    let _exclusive = scale::exclusive();
     let world = world();
     let (left, right) = (world.left(), world.right());
     let mut lender = Lender::start(right, &["ram:1M", "ram:1M"], &[]).unwrap();
@@ -474,7 +466,6 @@ fn w3_a_dry_run_tells_and_a_hangup_does() {
 
 #[test]
 fn w3_slots_come_and_go_on_one_card() {
-    let _exclusive = scale::exclusive();
     let world = world();
     let (left, right) = (world.left(), world.right());
     let lender = Lender::start(right, &["ram:16M", "ram:16M", "ram:16M"], &[]).unwrap();

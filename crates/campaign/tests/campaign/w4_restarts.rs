@@ -2,9 +2,6 @@
 //! line, the borrower connects again by itself, requests wait and succeed; only a lender that is away for longer than
 //! `--io-timeout` costs errors, and those end when it is back.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, number, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::process::poll_until;
@@ -28,7 +25,6 @@ fn world(seed: u64) -> (World, PathBuf) {
 
 #[test]
 fn w4_a_lender_restarted_under_load_costs_no_error() {
-    let _exclusive = scale::exclusive();
     let seed = scale::first_seed();
     let (world, image) = world(seed);
     let sources = [image.to_str().unwrap()];
@@ -67,7 +63,6 @@ fn w4_a_lender_restarted_under_load_costs_no_error() {
 /// Its line is not true any more, and nobody tells the borrower: the lender knows where that is, and calls it.
 #[test]
 fn w2_a_lender_killed_that_comes_back_on_another_port_calls_its_borrower() {
-    let _exclusive = scale::exclusive();
     let seed = scale::first_seed();
     let (world, image) = world(seed);
     let sources = [image.to_str().unwrap()];
@@ -101,7 +96,6 @@ fn w2_a_lender_killed_that_comes_back_on_another_port_calls_its_borrower() {
 
 #[test]
 fn w4_a_lender_away_for_longer_than_the_io_timeout_costs_errors_until_it_is_back() {
-    let _exclusive = scale::exclusive();
     let seed = scale::first_seed();
     let (world, image) = world(seed);
     let sources = [image.to_str().unwrap()];
@@ -133,7 +127,6 @@ fn w4_a_lender_away_for_longer_than_the_io_timeout_costs_errors_until_it_is_back
 
 #[test]
 fn w4_a_borrower_restarted_finds_everything_it_had_written() {
-    let _exclusive = scale::exclusive();
     let seed = scale::first_seed();
     let (world, image) = world(seed);
     let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();

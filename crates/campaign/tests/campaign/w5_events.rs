@@ -1,15 +1,11 @@
 //! W5: what has happened in a node, by `causeway events`: a killed card and its successor, a refused borrower, a
 //! follower that never reads, and how following ends.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{
     Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, borrower_socket, card, kill_card, number, status,
 };
 use campaign::load::{Load, Model};
 use campaign::process::{Process, poll_until, run, run_to_end, signal};
-use campaign::scale;
 use campaign::world::{Machine, World, WorldConfig};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -48,7 +44,6 @@ fn all(machine: &Machine, name: &str) -> Vec<Value> {
 
 #[test]
 fn w5_a_killed_card_and_its_successor_are_events() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig::default()).unwrap();
     let mut lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
     let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
@@ -100,7 +95,6 @@ fn w5_a_killed_card_and_its_successor_are_events() {
 
 #[test]
 fn w5_a_refused_borrower_says_who_has_the_function() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig::default()).unwrap();
     let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
     let _first = Borrower::start_as(world.left(), "first", &lender.lines[0], &[]).unwrap();
@@ -128,7 +122,6 @@ fn w5_a_refused_borrower_says_who_has_the_function() {
 
 #[test]
 fn w5_a_follower_that_never_reads_costs_nothing() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig::default()).unwrap();
     let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
     let machine = world.right();
@@ -181,7 +174,6 @@ fn w5_a_follower_that_never_reads_costs_nothing() {
 
 #[test]
 fn w5_the_map_has_both_ends_of_a_loan() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig::default()).unwrap();
     let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
     let _borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();

@@ -1,15 +1,12 @@
 //! W5: the commented examples are run as they stand, in machines of their own: a lender's and the borrower's. What is
 //! borrowed is written and read over NBD, and all ends in order with SIGTERM.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary};
 use campaign::load::connect;
 use campaign::nbd_client::{NbdClient, NbdError};
 use campaign::process::{Process, family, is_running, run};
+use campaign::tools;
 use campaign::world::{Machine, World, WorldConfig};
-use campaign::{scale, tools};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -104,7 +101,6 @@ fn w5_no_example_is_left_out() {
 
 #[test]
 fn w5_one_lends_an_image_to_another_machine() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig::default()).unwrap();
     let image = world.right().dir().join("disk.img");
     tools::empty_image(&image, 16 * MIB).unwrap();
@@ -128,7 +124,6 @@ fn w5_one_lends_an_image_to_another_machine() {
 #[test]
 fn w5_one_drive_is_shared_by_functions() {
     const GIB: u64 = 1 << 30;
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig::default()).unwrap();
     let image = world.right().dir().join("disk.img");
     // Holes but for what is written.
@@ -153,7 +148,6 @@ fn w5_one_drive_is_shared_by_functions() {
 
 #[test]
 fn w5_two_rails_lend_a_disk_an_image_to_read_and_memory() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let machine = world.right();
     // The addresses of the example, on a machine that borrows from itself: the relay carries no others than its own.
@@ -192,7 +186,6 @@ fn w5_two_rails_lend_a_disk_an_image_to_read_and_memory() {
 
 #[test]
 fn w5_a_rack_comes_up_as_one_and_ends_as_one() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig::default()).unwrap();
     let machine = world.right();
     RACK[1..].iter().for_each(|node| _ = copy(machine, node, &[]));

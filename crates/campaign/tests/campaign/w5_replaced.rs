@@ -1,14 +1,10 @@
 //! W5: an image is replaced while its lender is away, or while it lives. What a borrower has kept is never put over
 //! other content, and whoever reads is told; the same image goes on being the same drive, however the lender was ended.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, lend_command, status};
 use campaign::load::connect;
 use campaign::nbd_client::NbdClient;
 use campaign::process::{poll_until, run};
-use campaign::scale;
 use campaign::world::{World, WorldConfig};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -85,7 +81,6 @@ fn is_told(client: &mut NbdClient) {
 
 /// The image is replaced after the lender's end; then it is started again.
 fn replaced_while_away(orderly: bool) {
-    let _exclusive = scale::exclusive();
     for (how, replace) in REPLACEMENTS {
         for told_by_flush in [false, true] {
             let (world, image) = world(Folder::Disk);
@@ -155,7 +150,6 @@ fn w5_an_image_replaced_after_an_orderly_end_is_another_drive() {
 
 /// A borrower that keeps a write, after which `meanwhile` ends the lender and puts other content into its image.
 fn other_content(meanwhile: impl FnOnce(&World, Lender, &Path)) {
-    let _exclusive = scale::exclusive();
     let (world, image) = world(Folder::Disk);
     let lender = lend(&world, &image, &[]);
     let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
@@ -201,7 +195,6 @@ fn w5_a_start_that_is_refused_forgets_nothing_of_an_image() {
 /// A plain restart, of each kind, of an image on a disk and in memory: kept writes arrive, and nobody is told anything.
 #[test]
 fn w5_the_same_image_is_the_same_drive() {
-    let _exclusive = scale::exclusive();
     for folder in [Folder::Disk, Folder::Memory] {
         let (world, image) = world(folder);
         let mut lender = lend(&world, &image, &[]);
@@ -236,7 +229,6 @@ fn w5_the_same_image_is_the_same_drive() {
 /// the log too, and the next life is another drive.
 #[test]
 fn w5_an_image_that_is_written_by_somebody_else_while_it_is_lent() {
-    let _exclusive = scale::exclusive();
     let (world, image) = world(Folder::Disk);
     let mut lender = lend(&world, &image, &[]);
     let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
@@ -274,7 +266,6 @@ fn w5_an_image_that_is_written_by_somebody_else_while_it_is_lent() {
 /// An image that grows while it is lent is no other one, neither then nor after a restart.
 #[test]
 fn w5_an_image_that_grows_while_it_is_lent_stays_the_same() {
-    let _exclusive = scale::exclusive();
     let (world, image) = world(Folder::Disk);
     let mut lender = lend(&world, &image, &[]);
     let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();

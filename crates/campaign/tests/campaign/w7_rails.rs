@@ -1,16 +1,13 @@
 //! W7: the traffic of a rail is pulled, both ways and one way, again and again. No request fails, the other rail takes
 //! over within a few round trips, and the rail is taken up again when it answers.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{Borrower, Lender, kill_card, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::process::poll_until;
 use campaign::relay::RelayStats;
 use campaign::relay::impair::Impairment;
 use campaign::world::{Direction, Machine, Side, World, WorldConfig};
-use campaign::{Error, scale};
+use campaign::{Error, gate, scale};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -21,7 +18,7 @@ const LOSS: Impairment = Impairment { drop: 0.01, ..Impairment::NONE };
 
 #[test]
 fn w7_a_rail_pulled_costs_no_error_and_is_taken_up_again() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::alone();
     let seed = scale::first_seed();
     let mut world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
     let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
@@ -77,7 +74,7 @@ fn w7_a_rail_pulled_costs_no_error_and_is_taken_up_again() {
 
 #[test]
 fn w7_cards_killed_while_a_rail_is_cut_find_the_other_one() {
-    let _exclusive = scale::exclusive();
+    let _place = gate::alone();
     let seed = scale::first_seed();
     let mut world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
     let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
@@ -110,7 +107,6 @@ fn w7_cards_killed_while_a_rail_is_cut_find_the_other_one() {
 /// What goes wrong between two nodes is said by each end, once, in words that name it, and once that it is over.
 #[test]
 fn w7_trouble_with_rails_is_said_once_by_each_end() {
-    let _exclusive = scale::exclusive();
     let mut world = World::new(&WorldConfig { seed: scale::first_seed(), ..WorldConfig::default() }).unwrap();
     let mut lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
     let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();

@@ -1,8 +1,5 @@
 //! The test network tested: namespaces are separate, datagrams arrive as the relay is told, nothing is left behind.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::capture;
 use campaign::process::{Process, run};
 use campaign::relay::impair::Impairment;

@@ -1,9 +1,6 @@
 //! X: bad input is refused by name, trouble of the lender's disk is an error of the borrower's request and nothing
 //! more, and keys stay where they belong.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use campaign::causeway::{
     Borrower, Lender, START_TIMEOUT, binary, borrow_command, borrower_socket, card, lend_command, status,
 };
@@ -165,7 +162,6 @@ fn x2_a_socket_path_in_use_or_too_long_is_refused() {
 
 #[test]
 fn x3_a_full_disk_is_a_write_error_and_the_node_lives_on() {
-    let _exclusive = scale::exclusive();
     let world = world();
     let folder = world.right().dir().join("full");
     std::fs::create_dir(&folder).unwrap();
@@ -206,7 +202,6 @@ fn x3_a_full_disk_is_a_write_error_and_the_node_lives_on() {
 
 #[test]
 fn x3_an_image_that_is_cut_off_while_it_is_lent_is_an_error_and_not_zeroes() {
-    let _exclusive = scale::exclusive();
     for memory in [false, true] {
         let world = world();
         let folder = world.right().dir().join("images");
@@ -264,7 +259,6 @@ fn x3_an_address_nobody_answers_at_ends_with_4() {
 
 #[test]
 fn x4_no_key_in_a_log_a_process_list_or_a_core_dump() {
-    let _exclusive = scale::exclusive();
     let world = world();
     let trace = ["--log-level", "trace"];
     let mut lender = Lender::start(world.right(), &["ram:4M"], &trace).unwrap();
@@ -328,7 +322,6 @@ fn x4_no_key_in_a_log_a_process_list_or_a_core_dump() {
 
 #[test]
 fn x4_garbage_at_every_door_harms_nobody() {
-    let _exclusive = scale::exclusive();
     let world = world();
     let lender = Lender::start(world.right(), &["ram:4M"], &[]).unwrap();
     let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();

@@ -1,8 +1,5 @@
 //! Guests start from a drive, with either firmware, and start anew after a reset.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use guest::{Boot, Kit, Vm};
 use serde_json::json;
 use std::path::PathBuf;
@@ -36,6 +33,7 @@ fn boot(kit: &Kit, image: &Image, boot: Boot) -> Vm {
 #[test]
 fn seabios_boots_from_a_drive_and_again_after_a_reset() {
     let Some(kit) = guest::kit() else { return };
+    let _place = crate::place();
     let image = Image::bootable(&kit, "bios");
     let mut vm = boot(&kit, &image, Boot::Bios);
     vm.check("[ ! -d /sys/firmware/efi ] && [ -b /dev/nvme0n1p1 ] && touch /run/mark").unwrap();
@@ -48,6 +46,7 @@ fn seabios_boots_from_a_drive_and_again_after_a_reset() {
 #[test]
 fn ovmf_boots_from_a_drive() {
     let Some(kit) = guest::kit() else { return };
+    let _place = crate::place();
     let image = Image::bootable(&kit, "uefi");
     let mut vm = boot(&kit, &image, Boot::Uefi);
     vm.check("[ -d /sys/firmware/efi ] && [ -b /dev/nvme0n1p1 ]").unwrap();

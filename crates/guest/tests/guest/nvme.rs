@@ -1,8 +1,5 @@
 //! Guests work: shown with QEMU's own NVMe drive, so that whatever fails elsewhere is not the harness.
 
-// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
-#![allow(clippy::unwrap_used)]
-
 use guest::{Builder, Error, HotPlug, Kit, Message, Vm};
 use serde_json::json;
 use std::fs::File;
@@ -50,6 +47,7 @@ fn assert_no_trouble(vm: &mut Vm) {
 #[test]
 fn a_drive_from_the_start_and_another_plugged_with_acpi() {
     let Some(kit) = guest::kit() else { return };
+    let _place = crate::place();
     let [image, hot] = [Image::new("cold"), Image::new("hot-acpi")];
     let builder = Vm::builder(&kit).name("acpi").drive("d1", &image.0).drive("d2", &hot.0);
     let mut vm = start(builder.device("nvme,id=n1,serial=CAUSEWAY1,drive=d1,bus=rp1"));
@@ -94,6 +92,7 @@ fn file_system(vm: &mut Vm) {
 #[test]
 fn a_drive_plugged_with_pciehp() {
     let Some(kit) = guest::kit() else { return };
+    let _place = crate::place();
     let image = Image::new("hot-pciehp");
     let mut vm = start(Vm::builder(&kit).name("pciehp").hot_plug(HotPlug::Pciehp).drive("d2", &image.0));
     plug_and_unplug(&mut vm);
@@ -119,6 +118,7 @@ fn plug_and_unplug(vm: &mut Vm) {
 #[test]
 fn what_goes_wrong_is_told() {
     let Some(kit) = guest::kit() else { return };
+    let _place = crate::place();
     let mut vm = start(Vm::builder(&kit).name("wrong"));
     let failed = vm.check("echo out; echo error >&2; exit 3").unwrap_err();
     assert!(matches!(failed, Error::Failed { status: 3, output, .. } if output == "out\nerror\n"));
@@ -144,6 +144,7 @@ fn what_goes_wrong_is_told() {
 #[test]
 fn a_qemu_that_does_not_start_says_why() {
     let Some(kit) = guest::kit() else { return };
+    let _place = crate::place();
     let error = Vm::builder(&kit).name("never").device("no-such-device").start().err().unwrap();
     assert!(matches!(&error, Error::Ended { output, .. } if output.contains("no-such-device")), "{error}");
 }
@@ -152,6 +153,7 @@ fn a_qemu_that_does_not_start_says_why() {
 #[test]
 fn nothing_is_left_behind() {
     let Some(kit) = guest::kit() else { return };
+    let _place = crate::place();
     let vm = Vm::builder(&kit).name("left").launch().unwrap();
     let (pid, folder) = (vm.pid(), vm.folder().to_path_buf());
     assert!(folder.exists() && is_running(pid, &kit));
@@ -166,8 +168,9 @@ fn nothing_is_left_behind() {
 #[test]
 fn a_killed_test_program_takes_its_machines_with_it() {
     let Some(kit) = guest::kit() else { return };
+    let _place = crate::place();
     let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["--ignored", "--exact", "holds_a_machine_until_killed", "--nocapture"]);
+    program.args(["--ignored", "--exact", "nvme::holds_a_machine_until_killed", "--nocapture"]);
     let mut program = program.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(program.stdout.take().unwrap()).lines().map(Result::unwrap);
     let words = lines.find_map(|line| line.split_once(HELD).map(|(_, words)| words.to_owned())).unwrap();
@@ -190,6 +193,7 @@ const HELD: &str = "held: ";
 #[ignore = "a part of a_killed_test_program_takes_its_machines_with_it"]
 fn holds_a_machine_until_killed() {
     let Some(kit) = guest::kit() else { return };
+    let _place = crate::place();
     // The thread that starts a machine may end before the machine does.
     let vm = std::thread::spawn(move || Vm::builder(&kit).name("held").launch().unwrap()).join().unwrap();
     println!("{HELD}{} {}", vm.pid(), vm.folder().display());

@@ -27,7 +27,6 @@ fn wait_rails(node: &Node<'_>, wanted: &[(&str, Ipv4Addr)]) {
 
 #[test]
 fn w3_a_rail_comes_and_another_one_goes_while_fio_verifies() {
-    let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 2, ..WorldConfig::default() }).unwrap();
     let (left, right) = (world.left(), world.right());
     let [first, second] = [named(right, "first", 0), named(right, "second", 1)];

@@ -24,7 +24,6 @@ fn mode(path: &std::path::Path) -> u32 {
 
 #[test]
 fn w3_slots_get_another_preset_and_another_socket_on_one_card() {
-    let _exclusive = scale::exclusive();
     let world = world();
     let (left, right) = (world.left(), world.right());
     let lender = Lender::start(right, &["ram:16M", "ram:16M", "ram:16M"], &[]).unwrap();

@@ -1,0 +1,131 @@
+//! Who runs beside whom: the tests of a program are threads of one process, and there are more of them than cores.
+//!
+//! Most tests wait most of the time, and run beside any other: [`crate::world::World`] takes their place for them. One
+//! that computes, above all with a guest, begins with [`computes`]; one whose times others would spoil begins with
+//! [`alone`]. Nothing else is shared: each world has namespaces and a folder of its own, and no test changes its
+//! process (environment, current folder, limits, signals). One that had to would be a program of its own.
+
+use std::num::NonZero;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{ThreadId, available_parallelism, current};
+
+/// What a test does to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Waits,
+    Computes,
+    Alone,
+}
+
+/// A test's place beside the others, until it is dropped.
+#[must_use = "a place is held as long as it lives"]
+pub struct Place {
+    /// None in a thread that has one already.
+    thread: Option<ThreadId>,
+}
+
+/// For a test that waits most of the time. Where its thread has a place already, that counts.
+pub fn waits() -> Place {
+    GATE.enter(Kind::Waits)
+}
+
+/// For a test that needs a core: one more than there are cores run at once, so that none of these idles.
+pub fn computes() -> Place {
+    GATE.enter(Kind::Computes)
+}
+
+/// For a test that measures: no other one runs meanwhile.
+pub fn alone() -> Place {
+    GATE.enter(Kind::Alone)
+}
+
+static GATE: Gate =
+    Gate { state: Mutex::new(State { inside: Vec::new(), measuring: 0 }), changed: Condvar::new() };
+
+struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    inside: Vec<(ThreadId, Kind)>,
+    /// Tests that are alone, or wait to be: nobody else goes in before they have gone.
+    measuring: usize,
+}
+
+impl Gate {
+    fn enter(&self, kind: Kind) -> Place {
+        let (mut state, thread) = (self.lock(), current().id());
+        if state.inside.iter().any(|(inside, _)| *inside == thread) {
+            assert!(kind == Kind::Waits, "a test takes its place before it makes a world");
+            return Place { thread: None };
+        }
+        state.measuring += usize::from(kind == Kind::Alone);
+        while !state.admits(kind) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.inside.push((thread, kind));
+        Place { thread: Some(thread) }
+    }
+
+    /// A test that failed says nothing about the next one.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn admits(&self, kind: Kind) -> bool {
+        let most = available_parallelism().map_or(1, NonZero::get) + 1;
+        match kind {
+            Kind::Alone => self.inside.is_empty(),
+            Kind::Waits => self.measuring == 0,
+            Kind::Computes => {
+                let computing = self.inside.iter().filter(|(_, kind)| *kind == Kind::Computes).count();
+                self.measuring == 0 && computing < most
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread else { return };
+        let mut state = GATE.lock();
+        if let Some(at) = state.inside.iter().position(|(inside, _)| *inside == thread) {
+            let (_, kind) = state.inside.swap_remove(at);
+            state.measuring -= usize::from(kind == Kind::Alone);
+        }
+        drop(state);
+        GATE.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn who_measures_is_alone_and_cores_are_shared() {
+        let (inside, most_computing) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (inside, most_computing) = (&inside, &most_computing);
+        let cores = available_parallelism().map_or(1, NonZero::get);
+        std::thread::scope(|scope| {
+            for number in 0..64 {
+                scope.spawn(move || {
+                    let measures = number % 8 == 7;
+                    let _place = if measures { alone() } else { computes() };
+                    // A world within takes no other one.
+                    let _within = waits();
+                    let count = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                    most_computing.fetch_max(count, Ordering::SeqCst);
+                    std::thread::yield_now();
+                    assert!(!measures || inside.load(Ordering::SeqCst) == 1, "it is not alone");
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        assert!(most_computing.load(Ordering::SeqCst) <= cores + 1);
+    }
+}
