@@ -18,12 +18,17 @@ DOC_DIR = $(DESTDIR)$(PREFIX)/share/doc/causeway
 SOAK_SCALE ?= 1
 SOAK_FIRST_SEED ?= 1
 
+# Most tests of whole programs wait most of the time, so more of them run than there are cores; those that need a core
+# or the whole machine wait for it (crates/campaign/src/gate.rs).
+TEST_THREADS ?= $(shell echo $$((4 * $$(nproc))))
+TESTS = CAUSEWAY_BIN=$(BINARY) RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --locked
+
 .DEFAULT_GOAL := help
-.PHONY: help build demo test soak deps install uninstall fmt lint bench fuzz clean
+.PHONY: help build demo test test-crate seed guest profile soak deps install uninstall fmt lint bench fuzz clean
 
 help: ## list the targets
 	@echo 'Causeway: PCI Express in software. Targets:'
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
 		| while IFS='|' read -r target what; do printf '%-20s%s\n' "  $$target" "$$what"; done
 
 build: ## build the program in release mode
@@ -34,7 +39,22 @@ demo: build ## borrow a drive through loss, a rail cut and killed cards (ARGS='-
 
 # The program under test is the release build; the tests themselves keep debug assertions and overflow checks.
 test: deps build ## all tests, whatever fails; what failed is listed at the end
-	CAUSEWAY_BIN=$(BINARY) $(CARGO) test --workspace --locked --no-fail-fast
+	$(TESTS) --workspace --no-fail-fast
+
+# What a target cannot do without: $(call needs,NAME,EXAMPLE).
+needs = $(if $($(1)),,$(error which one? make $@ $(1)=$(2)))
+
+test-crate: $(if $(filter campaign,$(CRATE)),build) ## the tests of one crate (CRATE=link, ARGS='part_of_a_name')
+	$(call needs,CRATE,link)$(TESTS) -p $(if $(filter causeway,$(CRATE)),causeway,causeway-$(CRATE)) $(ARGS)
+
+seed: ## one seed of the simulator (SEED=113 or SEED='fleet 113'; ARGS=trace prints each event)
+	$(call needs,SEED,113)$(CARGO) run --release --locked -p causeway-sim --example seeds -- $(SEED) 1 $(ARGS)
+
+guest: build ## one test with guests in QEMU (TEST=vm_slots, or a part of a test's name)
+	$(call needs,TEST,vm_slots)$(TESTS) --workspace --test campaign -- --nocapture $(TEST)
+
+profile: ## where the time of a bench case goes: perf and a flame graph (CASE=native-4k-read-qd32)
+	$(call needs,CASE,native-4k-read-qd32)CARGO="$(CARGO)" scripts/profile.sh $(CASE) $(TARGET_DIR)/profile
 
 soak: deps build ## the same campaigns with long counts, about an hour (SOAK_SCALE, SOAK_FIRST_SEED)
 	CAUSEWAY_BIN=$(BINARY) CARGO="$(CARGO)" SOAK_SCALE=$(SOAK_SCALE) CAUSEWAY_FIRST_SEED=$(SOAK_FIRST_SEED) \
