@@ -39,8 +39,10 @@ pub fn alone() -> Place {
     GATE.enter(Kind::Alone)
 }
 
-static GATE: Gate =
-    Gate { state: Mutex::new(State { inside: Vec::new(), measuring: 0 }), changed: Condvar::new() };
+static GATE: Gate = Gate {
+    state: Mutex::new(State { inside: Vec::new(), measuring: 0, came: 0, served: 0 }),
+    changed: Condvar::new(),
+};
 
 struct Gate {
     state: Mutex<State>,
@@ -51,6 +53,9 @@ struct State {
     inside: Vec<(ThreadId, Kind)>,
     /// Tests that are alone, or wait to be: nobody else goes in before they have gone.
     measuring: usize,
+    /// Tests that compute have come, and were let in, in that order.
+    came: usize,
+    served: usize,
 }
 
 impl Gate {
@@ -60,11 +65,17 @@ impl Gate {
             assert!(kind == Kind::Waits, "a test takes its place before it makes a world");
             return Place { thread: None };
         }
+        let number = state.came;
         state.measuring += usize::from(kind == Kind::Alone);
-        while !state.admits(kind) {
+        state.came += usize::from(kind == Kind::Computes);
+        while !state.admits(kind, number) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.served += usize::from(kind == Kind::Computes);
         state.inside.push((thread, kind));
+        drop(state);
+        // The next one may fit beside this one.
+        self.changed.notify_all();
         Place { thread: Some(thread) }
     }
 
@@ -75,14 +86,15 @@ impl Gate {
 }
 
 impl State {
-    fn admits(&self, kind: Kind) -> bool {
+    /// Whether a test may go in, and if it computes whether it is its turn.
+    fn admits(&self, kind: Kind, number: usize) -> bool {
         let most = available_parallelism().map_or(1, NonZero::get) + 1;
         match kind {
             Kind::Alone => self.inside.is_empty(),
             Kind::Waits => self.measuring == 0,
             Kind::Computes => {
                 let computing = self.inside.iter().filter(|(_, kind)| *kind == Kind::Computes).count();
-                self.measuring == 0 && computing < most
+                self.measuring == 0 && computing < most && self.served == number
             }
         }
     }
