@@ -1,7 +1,5 @@
 //! `causeway bench` from outside: its report follows from its rounds, and a peer that is missing is named.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -1,7 +1,5 @@
 //! The program from outside: exit codes, what goes where, and that no key is shown.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;

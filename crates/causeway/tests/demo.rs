@@ -1,8 +1,6 @@
 //! `causeway demo --vm` where there can be no virtual machine: it says why, and leaves nothing behind. With one:
 //! `crates/campaign/tests/campaign/vm_demo.rs`.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

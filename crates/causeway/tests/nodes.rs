@@ -1,7 +1,5 @@
 //! Nodes on this machine from outside: what they say when something is amiss, and how they end.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

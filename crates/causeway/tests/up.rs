@@ -1,7 +1,5 @@
 //! `causeway up` from outside: order, restarts, and ends.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;

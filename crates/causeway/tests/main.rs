@@ -1,0 +1,10 @@
+//! The program from outside, without namespaces, a module a topic. What needs them is in `crates/campaign`.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+mod bench;
+mod cli;
+mod demo;
+mod nodes;
+mod state_dir;
+mod up;
