@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use causeway::config::Config;
 use libfuzzer_sys::fuzz_target;
+use program::config::Config;
 
 fuzz_target!(|text: &str| {
     if let Err(error) = Config::parse(text, Path::new("/nowhere/node.toml")) {

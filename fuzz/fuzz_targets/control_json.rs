@@ -1,8 +1,8 @@
 //! Both directions of the control socket: any bytes are a message or an error, and a message comes back.
 #![no_main]
 
-use causeway::control::{Request, Response};
 use libfuzzer_sys::fuzz_target;
+use program::control::{Request, Response};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(response) = serde_json::from_slice::<Response>(bytes) {
         serde_json::to_vec(&response).expect("an answer can be written");
         if let Response::Status { status } = response {
-            let _ = causeway::status::render(&status);
+            let _ = program::status::render(&status);
         }
     }
 });

@@ -1,9 +1,9 @@
 //! A text that is a line is the only one of that line; errors never show the key.
 #![no_main]
 
-use causeway::line::{Line, redact};
 use io::address::Addresses;
 use libfuzzer_sys::fuzz_target;
+use program::line::{Line, redact};
 
 fuzz_target!(|text: &str| {
     let _ = redact(text);

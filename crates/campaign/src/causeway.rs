@@ -1,7 +1,7 @@
 //! The program under test, by its command lines and its JSON.
 
-use ::causeway::control::{ControlClient, Request, Response};
-use ::causeway::status::{Card as CardStatus, Status};
+use program::control::{ControlClient, Request, Response};
+use program::status::{Card as CardStatus, Status};
 
 use crate::Error;
 use crate::process::{Process, poll_until, run};

@@ -24,6 +24,6 @@ pub mod scale;
 pub mod tools;
 pub mod world;
 
-/// The program's own NBD client, which is also the peer in tests of the server.
-pub use ::causeway::nbd_client;
 pub use error::Error;
+/// The NBD client of the laboratory, the peer in tests of the server.
+pub use lab::nbd_client;

@@ -1,13 +1,37 @@
-//! The program: everything is in the library of the same name.
+//! The program `causeway`: the commands of nodes ([`program`]) and of the laboratory ([`lab`]) under one name.
 
 use std::process::ExitCode;
 
-use causeway::{cli, roles};
+use clap::Subcommand;
+use program::{cli, roles};
+
+/// All commands.
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Node(cli::Command),
+    #[command(flatten)]
+    Lab(lab::Command),
+}
 
 fn main() -> ExitCode {
     // A card must be up within milliseconds of its predecessor's death: nothing slow comes before this.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "__card") {
         return roles::card_main();
     }
-    cli::run(std::env::args_os())
+    cli::run(std::env::args_os(), |command: &Command, log| match command {
+        Command::Node(command) => command.run(log),
+        Command::Lab(command) => command.run(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn clap_finds_the_definition_consistent() {
+        cli::Cli::<Command>::command().debug_assert();
+    }
 }

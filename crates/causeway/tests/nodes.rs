@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use causeway::nbd_client::NbdClient;
+use lab::nbd_client::NbdClient;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

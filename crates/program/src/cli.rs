@@ -1,0 +1,482 @@
+//! The command line: the commands of nodes, their arguments, and the values they can have.
+//!
+//! Names and meanings are fixed by the interface; clap's own usage errors end with 2. What needs a machine to
+//! judge (does the file exist, is the port free) is judged later, by the command.
+
+mod access;
+mod events;
+mod hide;
+mod protection;
+mod reload;
+mod run;
+mod slot;
+mod slots;
+mod source;
+mod values;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::ids::{Group, NodeId};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::Cache;
+use crate::line::{FunctionName, LineArgument};
+pub use access::{SocketAccess, mode as socket_mode};
+pub use hide::hide_line;
+pub(crate) use protection::protection;
+pub use protection::{OnlyCipher, ProtectionArgs};
+pub use run::{print, read_line, run};
+pub use slot::SlotName;
+pub use source::Source;
+pub use values::{ByteSize, Listen, NodeName, ValueError, check_socket_path, socket_path};
+
+/// The port a lender takes first; if it is in use, the next free one.
+pub const PORT_FIRST: u16 = 7411;
+/// How long requests wait for a peer before they fail, in seconds, when nobody chose.
+pub const IO_TIMEOUT_DEFAULT_S: u64 = 30;
+
+const EXITS: &str = "\
+Exit codes: 0 done, or ended by SIGTERM or SIGINT in order; 1 a verification failed or data was lost;
+2 wrong usage or configuration; 3 refused (in use, not permitted, not found); 4 peer or node unreachable.";
+
+const RELOAD: &str = "\
+Devices, loans, domains and their slots come and go, access lists and limits change; all of it or nothing.
+Rails and the keys of the node itself take a restart. What others have to do first, such as giving a
+device back or answering as a lender, is waited for, and said again by each reload until it is done:
+`status` and `events` show it. SIGHUP to a node does the same. Exit codes: 2 the file is wrong, 3 it
+cannot be done; nothing has changed then.";
+
+/// PCI Express in software, for ordinary machines: lend devices, borrow them, keep them when networks and
+/// processes fail.
+#[derive(Debug, Parser)]
+#[command(name = "causeway", version, subcommand_required = true, after_help = EXITS)]
+pub struct Cli<C: Subcommand> {
+    /// How log lines on standard error look: text or json
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_possible_values = true, help_heading = "Logging")]
+    pub log_format: LogFormat,
+    /// The least important log lines to show: error, warn, info, debug or trace
+    #[arg(long, global = true, value_enum, value_name = "LEVEL", default_value = "info")]
+    #[arg(hide_possible_values = true, help_heading = "Logging")]
+    pub log_level: LogLevel,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: C,
+}
+
+/// The commands of nodes.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Lend files, block devices or memory as NVMe drives
+    Lend(LendArgs),
+    /// Borrow a drive, for programs or for a virtual machine on this machine
+    Borrow(BorrowArgs),
+    /// Run a node as its configuration file says: several rails, devices and loans
+    Node(NodeArgs),
+    /// Run the nodes of a rack on this machine, each as its own configuration file says
+    Up(UpArgs),
+    /// Show how a node on this machine is doing
+    Status(StatusArgs),
+    /// Have a node on this machine read its configuration file again, and do what has changed there
+    Reload(ReloadArgs),
+    /// Show what has happened in a node on this machine
+    Events(EventsArgs),
+    /// Print the id of a node on this machine, by which lenders may let it in
+    Id(IdArgs),
+    /// Change what a function that is lent on this machine may do
+    Limit(LimitArgs),
+    /// See to a device that is lent on this machine
+    #[command(subcommand)]
+    Device(DeviceCommand),
+    /// Attach a function to a slot of a virtual machine that a node on this machine knows
+    Attach(AttachArgs),
+    /// Take the function out of a slot, in order if the guest lets go of it
+    Detach(DetachArgs),
+    /// Print what QEMU is to be started with for borrowed functions
+    QemuArgs(QemuArgs),
+}
+
+/// `causeway lend`.
+#[derive(Debug, Args)]
+pub struct LendArgs {
+    /// A file, a block device, ram:SIZE (such as ram:512M), or flash:SOURCE[?scale=N], as slow as a flash card
+    #[arg(required = true, value_name = "SOURCE", value_parser = OsStringValueParser::new().try_map(Source::from_os))]
+    pub sources: Vec<Source>,
+    /// Name of this node [default: from the first SOURCE, `disk` for /srv/disk.img]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// Address to lend at, one a rail [default: the machine's global addresses, else loopback; port 7411 or
+    /// the next free one]
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    pub listen: Vec<Listen>,
+    /// Split each SOURCE into N namespaces of one size, and lend each as a virtual function of its own
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(node::FUNCTIONS_MAX)))]
+    pub functions: Option<u16>,
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// What virtual machines see as a write cache: with `none` each write is durable before it is answered
+    #[arg(long, value_enum, default_value_t)]
+    pub cache: Cache,
+    /// Lend to this node only, as its `causeway id` names it; may be given several times [default: to all that have a
+    /// line]
+    #[arg(long, value_name = "ID")]
+    pub allow: Vec<NodeId>,
+    /// The zone that they are lent in, 1 to 4094: nodes of others see nothing of them
+    #[arg(long, value_name = "N", default_value_t = Group::DEFAULT, value_parser = values::group)]
+    pub group: Group,
+    /// How frames are protected.
+    #[command(flatten)]
+    pub protection: ProtectionArgs,
+    /// Do not share memory with a peer on this machine, but send it frames as to any other
+    #[arg(long)]
+    pub no_shm: bool,
+    /// Write the lines to this file, which only this user can read, instead of to standard output; it is replaced at
+    /// each start
+    #[arg(long, value_name = "PATH")]
+    pub line_file: Option<PathBuf>,
+    /// Where key, identity and generations are kept [default: $XDG_STATE_HOME/causeway/NAME, for root
+    /// /var/lib/causeway/NAME]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+impl LendArgs {
+    /// The node's name: the one given, else the first source's file name without its ending.
+    pub fn node_name(&self) -> NodeName {
+        let suggested = self.sources.first().map(Source::suggested_name);
+        self.name.clone().or(suggested).unwrap_or_else(|| NodeName::cleaned("lend"))
+    }
+}
+
+/// `causeway borrow`.
+#[derive(Debug, Args)]
+pub struct BorrowArgs {
+    /// The line that `causeway lend` printed; `-` reads it from standard input, `@FILE` from a file
+    #[arg(value_name = "LINE|-|@FILE")]
+    pub line: LineArgument,
+    /// Serve the drive as NBD on a Unix socket at this path
+    #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
+    #[arg(conflicts_with = "vm")]
+    pub nbd: Option<PathBuf>,
+    /// Serve the function to a virtual machine, on a vfio-user socket at this path; `qemu-args` prints what QEMU needs
+    #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
+    pub vm: Option<PathBuf>,
+    /// Who may connect to it.
+    #[command(flatten)]
+    pub access: SocketAccess,
+    /// Name of this node [default: `borrow-` and the function's name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// How long requests of NBD wait for the lender before they fail, and this command before it gives up
+    #[arg(long, value_name = "SECONDS", default_value_t = IO_TIMEOUT_DEFAULT_S, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub io_timeout: u64,
+    /// How frames are protected.
+    #[command(flatten)]
+    pub protection: ProtectionArgs,
+    /// Do not share memory with a peer on this machine, but send it frames as to any other
+    #[arg(long)]
+    pub no_shm: bool,
+    /// Where identity and incarnation are kept [default: $XDG_STATE_HOME/causeway/NAME, for root
+    /// /var/lib/causeway/NAME]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+impl BorrowArgs {
+    /// The node's name: the one given, else from the line's function.
+    pub fn node_name(&self, line: &crate::line::Line) -> NodeName {
+        let suggested = || NodeName::cleaned(&format!("borrow-{}", line.function()));
+        self.name.clone().unwrap_or_else(suggested)
+    }
+
+    /// `--io-timeout` as a duration.
+    pub fn io_timeout(&self) -> Duration {
+        Duration::from_secs(self.io_timeout)
+    }
+}
+
+/// `causeway node`.
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// The configuration file; examples/ has commented ones
+    #[arg(long, value_name = "NODE.toml")]
+    pub config: PathBuf,
+    /// End when this process, which has started us, ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub end_with: Option<u32>,
+}
+
+/// `causeway up`.
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// The file that names the nodes; examples/ has a commented one
+    #[arg(value_name = "RACK.toml")]
+    pub rack: PathBuf,
+}
+
+/// `causeway status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The node to ask; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// Draw who reaches what: domains, windows out of the node, grants at it; with json as further keys
+    #[arg(long)]
+    pub map: bool,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `causeway reload`.
+#[derive(Debug, Args)]
+#[command(after_help = RELOAD)]
+pub struct ReloadArgs {
+    /// Print what has changed in the file and whether the node could do it, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `causeway events`.
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Go on with what happens from now on, until the node ends
+    #[arg(long, short)]
+    pub follow: bool,
+    /// The node to ask; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// What to print: with json one object a line.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `causeway id`.
+#[derive(Debug, Args)]
+pub struct IdArgs {
+    /// The node; needed unless a single one runs. One that does not run has an id from now on
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// Where key, identity and generations of a node that does not run are kept [default:
+    /// $XDG_STATE_HOME/causeway/NAME, for root /var/lib/causeway/NAME]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// `causeway limit`.
+#[derive(Debug, Args)]
+pub struct LimitArgs {
+    /// The function, as `status` names it
+    #[arg(value_name = "FUNCTION")]
+    pub function: FunctionName,
+    /// Most I/O commands a second [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub iops: Option<u64>,
+    /// Most bytes read and written a second [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub bytes_per_s: Option<u64>,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+}
+
+/// `causeway device`.
+#[derive(Debug, Subcommand)]
+pub enum DeviceCommand {
+    /// Let flushes succeed again after the medium of a drive has lost something and was seen to
+    Clear(ClearArgs),
+}
+
+/// `causeway device clear`.
+#[derive(Debug, Args)]
+pub struct ClearArgs {
+    /// One of its functions, or its source, as `status` names them
+    #[arg(value_name = "FUNCTION|SOURCE")]
+    pub device: String,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+}
+
+/// `causeway attach`.
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    /// The line that `causeway lend` printed; `-` reads it from standard input, `@FILE` from a file
+    #[arg(value_name = "LINE|-|@FILE")]
+    pub line: LineArgument,
+    /// Where to
+    #[arg(value_name = "DOMAIN/SLOT")]
+    pub slot: SlotName,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+}
+
+/// `causeway detach`.
+#[derive(Debug, Args)]
+pub struct DetachArgs {
+    /// Of which slot
+    #[arg(value_name = "DOMAIN/SLOT")]
+    pub slot: SlotName,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+}
+
+/// `causeway qemu-args`.
+#[derive(Debug, Args)]
+pub struct QemuArgs {
+    /// A socket made by `borrow --vm`, which need not be there yet; or the name of a node that runs, for all its slots
+    #[arg(value_name = "DOMAIN|SOCKET")]
+    pub target: std::ffi::OsString,
+    /// Memory of the virtual machine
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    pub memory: ByteSize,
+    /// Let QEMU make this QMP socket, which a domain of a node's file has as `qmp`
+    #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
+    pub qmp: Option<PathBuf>,
+    /// Print the <qemu:commandline> element for a domain of libvirt, which makes memory itself
+    #[arg(long, conflicts_with_all = ["memory", "format"])]
+    pub libvirt: bool,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `-o`, the same for each command that prints a document.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct OutputArgs {
+    /// What to print: text or json
+    #[arg(short = 'o', long = "output", value_enum, value_name = "FORMAT")]
+    #[arg(default_value = "text", hide_possible_values = true)]
+    pub format: Output,
+}
+
+/// What goes to standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// One JSON document and nothing else.
+    Json,
+}
+
+/// What log lines look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How important a log line must be to be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the names are their own explanation")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(arguments: &str) -> Result<Command, clap::Error> {
+        let arguments = std::iter::once("causeway").chain(arguments.split_whitespace());
+        Cli::<Command>::try_parse_from(arguments).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn clap_finds_the_definition_consistent() {
+        Cli::<Command>::command().debug_assert();
+    }
+
+    #[test]
+    fn lend_takes_everything_the_interface_names() {
+        let Command::Lend(args) = parse(
+            "lend /srv/my.disk.img /dev/sdb ram:1G --listen 10.0.0.1 --listen [fd00::1]:9 --read-only --insecure \
+             --group 4094 --state-dir /tmp/s",
+        )
+        .unwrap() else {
+            panic!("not lend")
+        };
+        assert_eq!(args.sources[2], Source::Ram(ByteSize(1 << 30)));
+        assert_eq!(args.listen.len(), 2);
+        assert_eq!(args.listen[1].port, Some(9));
+        assert!(args.read_only && args.protection.insecure && args.group == Group::MAX);
+        assert_eq!(args.node_name().as_str(), "my.disk");
+    }
+
+    #[test]
+    fn names_are_derived_when_nobody_chose() {
+        let lend = |arguments: &str| match parse(arguments).unwrap() {
+            Command::Lend(args) => args.node_name().to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(lend("lend ram:64k"), "ram");
+        assert_eq!(lend("lend /dev/nvme0n1"), "nvme0n1");
+        assert_eq!(lend("lend ./.hidden"), "hidden");
+        assert_eq!(lend("lend a.img --name b"), "b");
+        let Command::Borrow(args) = parse("borrow - --nbd /tmp/s").unwrap() else { panic!("not borrow") };
+        assert_eq!(args.node_name(&crate::line::tests::example()).as_str(), "borrow-nvme0");
+        assert_eq!(args.io_timeout(), Duration::from_secs(30));
+    }
+
+    #[test]
+    fn wrong_usage_is_refused() {
+        for wrong in [
+            "",
+            "lend",
+            "lend ram:0",
+            "lend ram:12Q",
+            "lend a --listen nowhere",
+            "lend a --name a/b",
+            "lend a --functions 0",
+            "lend a --functions 65",
+            "lend a --group",
+            "lend a --group 0",
+            "lend a --group 4095",
+            "lend a --group vm",
+            "device",
+            "device clear",
+            "limit",
+            "limit Nvme0",
+            "limit nvme0 --iops many",
+            "borrow --nbd /tmp/s",
+            "borrow - --nbd /tmp/s --io-timeout 0",
+            "borrow - --nbd /tmp/s --io-timeout soon",
+            "node",
+            "status -o yaml",
+            "bogus",
+        ] {
+            assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+        }
+        let long = format!("borrow - --nbd /tmp/{}", "x".repeat(104));
+        assert!(parse(&long).unwrap_err().to_string().contains("107"), "names the limit");
+    }
+
+    #[test]
+    fn global_options_stand_anywhere() {
+        for arguments in
+            ["--log-format json --log-level debug status", "status --log-level debug --log-format json"]
+        {
+            let arguments = std::iter::once("causeway").chain(arguments.split_whitespace());
+            let cli = Cli::<Command>::try_parse_from(arguments).unwrap();
+            assert_eq!((cli.log_format, cli.log_level), (LogFormat::Json, LogLevel::Debug));
+        }
+    }
+}

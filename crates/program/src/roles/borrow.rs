@@ -1,0 +1,226 @@
+//! What a node borrows, and what it says about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use base::ids::NodeId;
+use io::address::Addresses;
+use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
+
+use super::{lend, serve, socket};
+use node::{LoanConfig, Refusal, Secret};
+
+use crate::cli::SocketAccess;
+use crate::config::{Loan, LoanEdge};
+use crate::exit::Failure;
+use crate::line::Line;
+
+/// A loan that this node is to take.
+pub struct Wanted {
+    pub(super) line: Line,
+    pub(super) edge: LoanEdge,
+    pub(super) io_timeout: Duration,
+    /// Of a slot: which of the node's virtual machines has it.
+    pub(super) machine: u32,
+}
+
+impl Wanted {
+    /// What a configuration file asks for. Each virtual machine that it names only by a socket is taken for another
+    /// one: its number comes from `machines`.
+    pub(super) fn of_preset(loan: &Loan, machines: &mut dyn Iterator<Item = u32>) -> Self {
+        let (line, edge, io_timeout) = (loan.line.clone(), loan.edge.clone(), loan.io_timeout);
+        let machine = match edge {
+            LoanEdge::Vm { .. } => machines.next().unwrap_or(u32::MAX),
+            LoanEdge::Nbd { .. } => 0,
+        };
+        Self { line, edge, io_timeout, machine }
+    }
+}
+
+/// The loan of a line. Its socket path must be free, or left by someone dead.
+pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
+    let edge = match wanted.edge.clone() {
+        LoanEdge::Nbd { path } => {
+            let listener = Some(socket::bind(&path, &SocketAccess::default())?);
+            Edge::Nbd { path, listener }
+        }
+        LoanEdge::Vm { path, access } => {
+            let listener = Some(socket::bind(&path, &access)?);
+            Edge::Vm { path, listener, machine: wanted.machine }
+        }
+    };
+    Ok(with_edge(&wanted.line, edge, wanted.io_timeout))
+}
+
+/// The loan of a line, for whoever uses it.
+pub fn with_edge(line: &Line, edge: Edge, io_timeout: Duration) -> LoanSpec {
+    let secret = *line.secret().reveal();
+    let end = LoanEnd::Borrow { lender: line.lender(), peers: *line.addresses(), edge, io_timeout };
+    let config = LoanConfig::new(Secret(secret), lend::function_id(&secret), end);
+    let config = LoanConfig { group: line.group(), ..config };
+    LoanSpec { function: line.function().as_str().to_owned(), config }
+}
+
+/// Rails of a node that attaches what it does not know yet, if nobody says more.
+pub(super) const SPARE_RAILS: usize = 2;
+
+/// On each rail an address of one of the lenders that have one there: a node needs these rails.
+pub fn addresses_of<'a>(lenders: impl Iterator<Item = &'a Addresses>) -> Addresses {
+    let mut some = Addresses::NONE;
+    lenders.flat_map(Addresses::iter).for_each(|(rail, address)| some.set(rail, address));
+    some
+}
+
+/// The same of the lenders of loans.
+pub(super) fn lenders<'a>(loans: impl Iterator<Item = &'a LoanSpec>) -> Addresses {
+    addresses_of(loans.filter_map(|loan| match &loan.config.role {
+        LoanEnd::Borrow { peers, .. } => Some(peers),
+        LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
+    }))
+}
+
+/// Prints each edge once its drive is usable, and ends the node where a loan cannot be had.
+pub(super) struct Announce {
+    /// This node.
+    own: NodeId,
+    /// What is borrowed, by place.
+    loans: BTreeMap<usize, Announced>,
+    started: Instant,
+    /// A single loan is all the node is for, in this place: it ends when that cannot be had.
+    alone: Option<usize>,
+    /// What was given back without all that was answered.
+    lost: BTreeSet<String>,
+    /// Why the lender has refused it last, which may pass.
+    refusal: Option<String>,
+}
+
+struct Announced {
+    wanted: Wanted,
+    is_printed: bool,
+}
+
+impl Announce {
+    /// For `causeway borrow`.
+    pub(super) fn new(own: NodeId, wanted: Vec<Wanted>) -> Self {
+        Self { alone: Some(0), ..Self::behind(own, 0, wanted) }
+    }
+
+    /// For a node with `first` other loans.
+    pub(super) fn behind(own: NodeId, first: usize, wanted: Vec<Wanted>) -> Self {
+        let loans = wanted.into_iter().map(|wanted| Announced { wanted, is_printed: false });
+        let loans = (first..).zip(loans).collect();
+        Self { own, loans, started: Instant::now(), alone: None, lost: BTreeSet::new(), refusal: None }
+    }
+
+    /// The loan that the node is for, as long as it has not been had.
+    fn awaited(&self) -> Option<&Wanted> {
+        self.alone.and_then(|place| self.unprinted(place))
+    }
+
+    fn unprinted(&self, place: usize) -> Option<&Wanted> {
+        self.loans.get(&place).filter(|loan| !loan.is_printed).map(|loan| &loan.wanted)
+    }
+
+    fn refused(&mut self, place: usize, refusal: &Refusal) -> Result<(), Failure> {
+        let Some(wanted) = self.unprinted(place) else { return Ok(()) };
+        match super::refusal::words(wanted.line.function().as_str(), refusal, self.own) {
+            // That may pass: the lender is asked again until the time is over.
+            Some(why) if matches!(refusal, Refusal::NotLent | Refusal::NoRoom) => {
+                self.refusal = Some(why);
+                Ok(())
+            }
+            Some(why) if self.alone.is_some() => Err(Failure::refused(why)),
+            // The log has it, and the lender may think of it otherwise later.
+            _ => Ok(()),
+        }
+    }
+}
+
+impl serve::Observer for Announce {
+    fn handle(&mut self, event: &AgentEvent) -> Result<(), Failure> {
+        match event {
+            AgentEvent::Ready(loan) => {
+                if let Some(loan) = self.loans.get_mut(loan)
+                    && !std::mem::replace(&mut loan.is_printed, true)
+                {
+                    let printed = crate::cli::print(&format!("{}\n", loan.wanted.edge.uri()));
+                    // A node with a file serves on, whoever reads what it prints.
+                    printed.or_else(|failure| if self.alone.is_some() { Err(failure) } else { Ok(()) })?;
+                }
+            }
+            AgentEvent::Refused { loan, refusal } => {
+                self.refused(*loan, refusal)?;
+            }
+            AgentEvent::GivenBack { loan, has_lost } => {
+                let lost = self.loans.get(loan).filter(|_| *has_lost);
+                self.lost.extend(lost.map(|loan| loan.wanted.line.function().to_string()));
+            }
+            AgentEvent::Unusable { loan, why } => {
+                if let Some(wanted) = self.unprinted(*loan).filter(|_| self.alone.is_some()) {
+                    let function = wanted.line.function();
+                    return Err(Failure::refused(format!("{function}: {why}")));
+                }
+            }
+            AgentEvent::Tenant { .. }
+            | AgentEvent::StoreTenancy { .. }
+            | AgentEvent::StoreHolder(_)
+            | AgentEvent::ForgetHolder(_)
+            | AgentEvent::RaiseIncarnation { .. }
+            | AgentEvent::Overtaken(_)
+            | AgentEvent::Altered(_)
+            | AgentEvent::Grown(_)
+            | AgentEvent::LoadEnded(..)
+            | AgentEvent::MediaFault(_)
+            | AgentEvent::Persist { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn comes(&mut self, place: usize, wanted: Wanted) {
+        self.loans.insert(place, Announced { wanted, is_printed: false });
+    }
+
+    fn goes(&mut self, place: usize) {
+        self.loans.remove(&place);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.awaited().map(|wanted| self.started + wanted.io_timeout)
+    }
+
+    fn overdue(&self, has_met: bool) -> Failure {
+        let Some(wanted) = self.awaited() else {
+            return Failure::unreachable("the lender did not answer in time");
+        };
+        if let Some(why) = &self.refusal {
+            return Failure::refused(why.clone());
+        }
+        let (function, seconds) = (wanted.line.function(), wanted.io_timeout.as_secs());
+        let tried: Vec<String> =
+            wanted.line.addresses().iter().map(|(_, address)| address.to_string()).collect();
+        let tried = tried.join(" and ");
+        Failure::unreachable(if has_met {
+            format!(
+                "the lender of {function} at {tried} answers, but the drive was not usable within {seconds} s: its log \
+                 says why"
+            )
+        } else {
+            format!(
+                "nobody answered for {function} within {seconds} s; tried {tried} over UDP: is `causeway lend` running \
+                 there, is this the line that it printed last, and do firewalls let UDP pass?"
+            )
+        })
+    }
+
+    fn conclude(&self) -> Result<(), Failure> {
+        if self.lost.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<_> = self.lost.iter().map(String::as_str).collect();
+        Err(Failure::failed(format!(
+            "{} was given back, but writes that were answered and never flushed could not be made durable, and may be \
+             lost; look at the lender's log and check the data",
+            names.join(", ")
+        )))
+    }
+}

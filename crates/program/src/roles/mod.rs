@@ -1,0 +1,206 @@
+//! What runs a node: the agent's side of each command, and the card.
+
+mod borrow;
+mod domains;
+mod image;
+mod lend;
+mod lines;
+mod map;
+mod monitor;
+mod rails;
+mod refusal;
+mod report;
+mod serve;
+mod signals;
+mod socket;
+mod trouble;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use base::ids::{DomainBlock, NodeId};
+use io::address::Addresses;
+use io::agent::LoanSpec;
+use node::Protection;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+use crate::cli::{BorrowArgs, LendArgs, NodeName, UpArgs};
+use crate::config::{Config, LoanEdge};
+use crate::exit::Failure;
+use crate::line::Line;
+use crate::rack::LogStyle;
+use crate::state_dir::StateDir;
+pub use borrow::{addresses_of, with_edge as loan};
+pub use refusal::words as refusal_words;
+pub use serve::Observer;
+pub(crate) use signals::{Hangup, Signals};
+
+/// The data-plane process that an agent starts.
+pub fn card_main() -> ExitCode {
+    match io::card::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // The other end of a card's messages is its agent: without it there is nothing to be a card for.
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("causeway card: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `causeway lend`: serves until SIGTERM.
+pub fn lend(args: &LendArgs) -> Result<(), Failure> {
+    let name = args.node_name();
+    let devices = lend::devices(args);
+    lend::check(&devices)?;
+    let mut state = open_state(args.state_dir.as_deref(), &name)?;
+    let control = serve::control_socket(&name)?;
+    let lent = lend::open(&devices, &state)?;
+    let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
+    let domains = DomainBlock::of(state.identity().id());
+    let lines =
+        lend::lines(state.identity().lends_in(domains.node()), &lent.loans, lend::addresses_of(&rails))?;
+    let parts = serve::Parts {
+        lent,
+        protection: args.protection.protection(),
+        shared_memory: !args.no_shm,
+        ..serve::Parts::bare(name, state, control, rails)
+    };
+    let node = serve::Node::start(parts)?;
+    match &args.line_file {
+        Some(path) => lines::keep(path, &lines)?,
+        None => lines::print(&lines)?,
+    }
+    node.serve(&mut serve::Nothing)
+}
+
+/// `causeway borrow`: serves until SIGTERM.
+pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
+    let borrower = Borrower {
+        name: args.node_name(&line),
+        state_dir: args.state_dir.as_deref(),
+        protection: args.protection.protection(),
+        shared_memory: !args.no_shm,
+    };
+    let addresses = *line.addresses();
+    let wanted = borrow::Wanted {
+        line,
+        edge: match (&args.vm, &args.nbd) {
+            (Some(path), _) => LoanEdge::Vm { path: path.clone(), access: args.access.clone() },
+            (None, Some(path)) => LoanEdge::Nbd { path: path.clone() },
+            (None, None) => return Err(Failure::usage("give --nbd PATH or --vm PATH")),
+        },
+        io_timeout: args.io_timeout(),
+        machine: 0,
+    };
+    borrower.serve(&addresses, |own| {
+        let loans = vec![borrow::loan(&wanted)?];
+        Ok((loans, borrow::Announce::new(own, vec![wanted])))
+    })
+}
+
+/// A node that borrows what no file names.
+pub struct Borrower<'a> {
+    /// What it is called.
+    pub name: NodeName,
+    /// Where its state is kept, if not in its usual place.
+    pub state_dir: Option<&'a Path>,
+    /// What it accepts.
+    pub protection: Protection,
+    /// Whether it shares memory with lenders on this machine.
+    pub shared_memory: bool,
+}
+
+impl Borrower<'_> {
+    /// Borrows from lenders at `addresses` the loans that `prepare` gives, and serves until SIGTERM or until the observer
+    /// has done, which is made for the node's id.
+    ///
+    /// # Errors
+    /// It cannot start or go on, `prepare` fails, or the observer says so.
+    pub fn serve<O: Observer>(
+        self,
+        addresses: &Addresses,
+        prepare: impl FnOnce(NodeId) -> Result<(Vec<LoanSpec>, O), Failure>,
+    ) -> Result<(), Failure> {
+        let state = open_state(self.state_dir, &self.name)?;
+        let control = serve::control_socket(&self.name)?;
+        let rails = rails::toward(addresses, 0)?;
+        let (borrowed, mut observer) = prepare(state.identity().id())?;
+        let node = serve::Node::start(serve::Parts {
+            borrowed,
+            protection: self.protection,
+            shared_memory: self.shared_memory,
+            ..serve::Parts::bare(self.name, state, control, rails)
+        })?;
+        node.serve(&mut observer)
+    }
+}
+
+/// `causeway node`: serves until SIGTERM.
+pub fn node(config: Config, file: &Path) -> Result<(), Failure> {
+    let devices = &config.devices;
+    lend::check(devices)?;
+    let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
+    let control = serve::control_socket(&config.name)?;
+    let mut machines = config.domains.len() as u32..;
+    let wanted: Vec<_> =
+        config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, &mut machines)).collect();
+    let lent = lend::open(devices, &state)?;
+    let first = lent.loans.len();
+    let only_borrows = config.devices.is_empty() && config.rails.is_empty();
+    let listening = if only_borrows { None } else { Some(rails::listen(&config.rails, &mut state)?) };
+    let borrowed: Vec<_> = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
+    let attaches = !config.domains.is_empty();
+    let slots = domains::Domains::open(&config.domains, &state)?;
+    let rails = match listening {
+        Some(rails) => rails,
+        None => {
+            let lenders = borrow::lenders(borrowed.iter().chain(&slots.1));
+            rails::toward(&lenders, if attaches { borrow::SPARE_RAILS } else { 0 })?
+        }
+    };
+    let own = state.identity().id();
+    let domains = config.domain_block.unwrap_or(DomainBlock::of(own));
+    let lines =
+        lend::lines(state.identity().lends_in(domains.node()), &lent.loans, lend::addresses_of(&rails))?;
+    let node = serve::Node::start(serve::Parts {
+        name: config.name.clone(),
+        domains,
+        state,
+        rails,
+        lent,
+        borrowed,
+        slots,
+        protection: config.protection,
+        shared_memory: config.shared_memory,
+        ledger: config.ledger.map(|size| size.0),
+        control,
+        reload: Some(serve::Reload::new(file, config, !only_borrows)),
+    })?;
+    lines::print(&lines)?;
+    node.serve(&mut borrow::Announce::behind(own, first, wanted))
+}
+
+/// `causeway up`: serves until SIGTERM.
+pub(crate) fn up(args: &UpArgs, log: LogStyle) -> Result<(), Failure> {
+    crate::rack::run(args, log)
+}
+
+/// Ends this node in order when `parent`, which has started it, ends: a rack whose supervisor is killed leaves nothing
+/// behind.
+pub fn end_with(parent: u32) -> Result<(), Failure> {
+    let watched = set_parent_process_death_signal(Some(Signal::TERM));
+    watched.map_err(|errno| Failure::io("cannot watch the rack", &errno.into()))?;
+    match getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()) {
+        Some(pid) if pid == parent => Ok(()),
+        _ => Err(Failure::refused("the rack that this node belongs to has ended")),
+    }
+}
+
+fn open_state(chosen: Option<&Path>, name: &NodeName) -> Result<StateDir, Failure> {
+    let path = match chosen {
+        Some(path) => path.to_owned(),
+        None => crate::state_dir::default_path(name).map_err(Failure::refused)?,
+    };
+    StateDir::open_on_trial(&path).map_err(Failure::refused)
+}

@@ -1,0 +1,127 @@
+//! What a lender's refusal means, in words.
+
+use base::ids::NodeId;
+use io::event::Event;
+use node::Refusal;
+
+use crate::status::age;
+
+/// The event of it; `None` where the node itself makes the best of it.
+pub(super) fn event(function: String, refusal: &Refusal, own: NodeId) -> Option<Event> {
+    let why = words(&function, refusal, own)?;
+    let (holder, node) = match refusal {
+        Refusal::InUse { by, node, .. } => (Some(by.to_string()), Some(node.to_string())),
+        Refusal::Twin { by } => (Some(by.to_string()), None),
+        _ => (None, None),
+    };
+    let reason = match refusal {
+        Refusal::InUse { hold: None, .. } => "in-use",
+        Refusal::InUse { hold: Some(_), .. } => "kept",
+        Refusal::NotLent => "not-lent",
+        Refusal::Generation => "generation",
+        Refusal::NoRoom => "no-room",
+        Refusal::Sealing => "sealing",
+        Refusal::Twin { .. } => "twin",
+        Refusal::NotAllowed => "not-allowed",
+        Refusal::Version => "version",
+        Refusal::Unknown { .. } => "unknown",
+        Refusal::Outdated { .. } => "outdated",
+    };
+    Some(Event::LoanRefused { function, reason, holder, node, why })
+}
+
+/// A sentence for whoever wants `function`; `None` where the node itself makes the best of it.
+pub fn words(function: &str, refusal: &Refusal, own: NodeId) -> Option<String> {
+    match refusal {
+        Refusal::InUse { by, node, since, hold: None } => {
+            let since =
+                since.map_or(String::new(), |since| format!(", for {} so far", age(since.as_secs_f64())));
+            Some(format!(
+                "{function} is in use by {by}{since} (node {node}); it can be borrowed when that node gives it back"
+            ))
+        }
+        Refusal::InUse { by, node, since, hold: Some(hold) } => {
+            let since = match since {
+                Some(since) => format!("which has had it for {}", age(since.as_secs_f64())),
+                None => "which has had it since before the lender was started".to_owned(),
+            };
+            Some(format!(
+                "{function} is kept for {by}, {since} and is not heard at present (node {node}): for another {} unless \
+                 it comes back; to have it sooner, start that node again with its state directory and end it in order",
+                age(hold.as_secs_f64())
+            ))
+        }
+        Refusal::NotLent => Some(format!(
+            "{function} is not lent by the node that its line names, or not under the key of this line: it is not \
+             there yet, is not lent any more, or the line is an old one; look there with `causeway status`, and use \
+             the line that was printed last"
+        )),
+        Refusal::Generation => Some(format!(
+            "{function} was assigned anew, and this line is of an earlier assignment: use the present line"
+        )),
+        Refusal::NoRoom => Some(format!(
+            "the lender of {function} has no room for another node, or for another loan of this one; it can be \
+             borrowed when others have given something back there"
+        )),
+        Refusal::Sealing => Some(format!(
+            "{function}: one side encrypts and the other does not; give --insecure to both or to none"
+        )),
+        Refusal::Twin { by } => Some(format!(
+            "{function} is in use by {by}, another node with the identity of this one: the state directory of one is a \
+             copy of the other's, or its machine is; give this node one of its own with --state-dir or `state_dir`, or \
+             end the other node first"
+        )),
+        Refusal::NotAllowed => Some(format!(
+            "{function} is lent to certain nodes only, and this is none of them: its id, {own}, has to stand in \
+             `allow` of the device, or behind --allow, at the lender"
+        )),
+        Refusal::Version => Some(format!(
+            "{function}: its lender and this node speak no common version of the protocol; install the same release of \
+             causeway on both"
+        )),
+        Refusal::Unknown { verdict } => Some(format!(
+            "{function} is refused by its lender for a reason that this release does not know (number {verdict}); \
+             install the lender's release of causeway here, and look at the lender's log"
+        )),
+        Refusal::Outdated { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use node::Name;
+
+    use super::*;
+
+    #[test]
+    fn each_refusal_says_who_has_it_and_what_to_do() {
+        let (by, node) = (Name::new("first"), NodeId::numbered(7));
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let own = NodeId::numbered(8);
+        let words = |refusal| words("nvme0", &refusal, own).unwrap();
+        let living = words(Refusal::InUse { by, node, since: seconds(20), hold: None });
+        assert_eq!(
+            living,
+            format!(
+                "nvme0 is in use by first, for 20 s so far (node {node}); it can be borrowed when that node gives it \
+                 back"
+            )
+        );
+        let silent = words(Refusal::InUse { by, node, since: seconds(20), hold: seconds(575) });
+        assert!(silent.contains("kept for first") && silent.contains("for another 9 min unless"), "{silent}");
+        let restarted = words(Refusal::InUse { by, node, since: None, hold: seconds(600) });
+        assert!(restarted.contains("since before the lender was started"), "{restarted}");
+        assert!(words(Refusal::NotAllowed).contains(&own.to_string()));
+        assert!(words(Refusal::NotLent).contains("nvme0 is not lent by the node that its line names"));
+        assert!(words(Refusal::Generation).contains("use the present line"));
+        assert!(words(Refusal::NoRoom).contains("no room for another node"));
+        assert!(words(Refusal::Version).contains("install the same release"));
+        assert!(words(Refusal::Unknown { verdict: 9 }).contains("number 9"));
+        let twin = words(Refusal::Twin { by });
+        assert!(
+            twin.contains("in use by first, another node with the identity") && twin.contains("--state-dir")
+        );
+    }
+}
