@@ -18,7 +18,6 @@ pub mod host;
 pub mod load;
 pub mod lossy;
 pub mod process;
-pub mod random;
 pub mod relay;
 pub mod scale;
 pub mod tools;
@@ -27,3 +26,4 @@ pub mod world;
 pub use error::Error;
 /// The NBD client of the laboratory, the peer in tests of the server.
 pub use lab::nbd_client;
+pub use lab::random;

@@ -2,7 +2,7 @@
 //! on, and nothing is lost or doubled.
 
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, kill_card, status};
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::nbd_client::Request;
 use campaign::process::run;
 use campaign::world::{World, WorldConfig};
@@ -66,7 +66,7 @@ fn killed_cards_on_a_real_disk() {
     }
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);
     scale::report(&format!(

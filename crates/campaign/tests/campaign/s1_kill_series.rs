@@ -3,7 +3,7 @@
 //! nothing is done twice, no request fails.
 
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, Watch};
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::random::Random;
 use campaign::world::{Machine, World, WorldConfig};
 use campaign::{Error, gate, scale, tools};
@@ -181,7 +181,7 @@ fn kill_series(name: &str, world: &World, beside: &Machine, wanted: u32) {
     wait_shared([&mut of_borrower, &mut of_lender], are_neighbours);
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, &report.lost), (0, 0, &None), "seed {seed}");
-    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
 

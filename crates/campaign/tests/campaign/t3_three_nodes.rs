@@ -1,7 +1,7 @@
 //! Three machines, of which each lends to both others and borrows from both, while cards and whole nodes are killed.
 
 use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, status};
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::process::Process;
 use campaign::random::Random;
 use campaign::world::{Machine, Mesh};
@@ -95,7 +95,7 @@ impl<'w> Node<'w> {
     /// Verifies what it has written to what it borrows, and goes on writing.
     fn load(&mut self, lender: usize, mut model: Model) {
         let socket = socket_of(self.machine, lender);
-        model.verify(&mut connect(&socket).unwrap(), Since::Nothing).unwrap();
+        model.verify(&mut connect(&socket).unwrap()).unwrap();
         self.loads[lender] = Some(Load::start(&socket, model, DEPTH).unwrap());
     }
 
@@ -170,7 +170,7 @@ fn t3_each_of_three_nodes_lends_to_both_others_whoever_is_killed() {
         let models = node.end_loads(false).into_iter().enumerate();
         for (lender, mut model) in models.filter_map(|(lender, model)| Some((lender, model?))) {
             let socket = socket_of(node.machine, lender);
-            model.verify(&mut connect(&socket).unwrap(), Since::Nothing).unwrap();
+            model.verify(&mut connect(&socket).unwrap()).unwrap();
         }
     }
 }

@@ -3,7 +3,7 @@
 //! are counted, I/O goes on, and memory stays.
 
 use campaign::causeway::{Borrower, Lender, card, number, status};
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::process::{anonymous_kib, family, poll_until};
 use campaign::relay::flood::GENERAL;
 use campaign::world::{Direction, Machine, World, WorldConfig};
@@ -62,7 +62,7 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
 
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
     for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
         let status = status(machine, name).unwrap();
         assert_eq!(card(&status).unwrap().restarts, 0, "the card of {name} died of it");
@@ -115,7 +115,7 @@ fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
     assert_eq!(newcomer.process.terminate(LONG).unwrap(), 0);
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
     for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
         let status = status(machine, name).unwrap();
         assert_eq!(card(&status).unwrap().restarts, 0, "the card of {name} died of it");

@@ -1,7 +1,7 @@
 //! W1: 256 functions between two nodes at once, over one channel: whatever becomes of one of them, the others go on.
 
 use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, number, status};
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::nbd_client::{NbdClient, Request};
 use campaign::process::{Process, poll_until, resident_kib, run};
 use campaign::world::{Machine, World, WorldConfig};
@@ -173,7 +173,7 @@ fn stick(socket: &std::path::Path) -> NbdClient {
 fn verify(load: Load, socket: &std::path::Path) {
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, &report.lost), (0, 0, &None));
-    report.model.verify(&mut connect(socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(socket).unwrap()).unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use campaign::causeway::{
     Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, Watch, binary, lend_command, status,
 };
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::nbd_client::{Errno, NbdError};
 use campaign::process::{Process, poll_until, resident_kib, run_to_end};
 use campaign::world::{Machine, World, WorldConfig};
@@ -82,7 +82,7 @@ fn verify(loads: Vec<Load>, sockets: &[PathBuf]) {
     for (load, socket) in loads.into_iter().zip(sockets) {
         let mut report = load.stop().unwrap();
         assert_eq!((report.failed, report.failed_flushes, &report.lost), (0, 0, &None));
-        report.model.verify(&mut connect(socket).unwrap(), Since::Nothing).unwrap();
+        report.model.verify(&mut connect(socket).unwrap()).unwrap();
     }
 }
 
@@ -268,7 +268,7 @@ fn w8_loans_end_in_order_under_load() {
     // What was completed before the end is there, whoever asks.
     let (borrower, sockets) = borrow_all(world.left(), &lines);
     for (model, socket) in models.iter_mut().zip(&sockets) {
-        model.verify(&mut connect(socket).unwrap(), Since::Nothing).unwrap();
+        model.verify(&mut connect(socket).unwrap()).unwrap();
     }
     let loads: Vec<Load> = models
         .into_iter()

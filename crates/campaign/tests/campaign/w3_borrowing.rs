@@ -3,7 +3,7 @@
 
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, borrow_command, status};
 use campaign::gate;
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::nbd_client::{Errno, NbdError};
 use campaign::process::{Outcome, run, run_to_end};
 use campaign::tools::{self, FioJob};
@@ -107,7 +107,7 @@ fn w3_several_sources_and_several_connections() {
     for (index, load) in loads {
         let mut report = load.stop().unwrap();
         assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-        report.model.verify(&mut connect(&borrowers[index].socket).unwrap(), Since::Nothing).unwrap();
+        report.model.verify(&mut connect(&borrowers[index].socket).unwrap()).unwrap();
     }
     let status = status(world.right(), "lender").unwrap();
     assert_eq!(status["devices"].as_array().unwrap().len(), 3, "{status}");
@@ -165,7 +165,7 @@ fn w3_a_second_borrower_is_refused_until_the_first_gives_back() {
     assert!(!first.socket.exists(), "an ended borrower leaves no socket");
     // Given back, so that another may borrow at once: one that comes too early is refused.
     let second = Borrower::start_as(world.left(), "second", line, &[]).unwrap();
-    model.verify(&mut connect(&second.socket).unwrap(), Since::Nothing).unwrap();
+    model.verify(&mut connect(&second.socket).unwrap()).unwrap();
     // From the other machine's side too: the lender's own machine may borrow, and is refused likewise.
     let outcome = refused(world.right(), "third", line);
     assert_eq!(outcome.code, Some(3), "{outcome:?}");

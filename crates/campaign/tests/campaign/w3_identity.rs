@@ -2,7 +2,7 @@
 //! identity, of which one is a copy of the other, are told apart: whoever lives keeps the drive.
 
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary};
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::process::run;
 use campaign::world::{Machine, World, WorldConfig};
 use campaign::{scale, tools};
@@ -44,7 +44,7 @@ fn ends_well(load: Load, borrower: &mut Borrower) -> Model {
         "{}",
         borrower.process.tail()
     );
-    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
     report.model
 }

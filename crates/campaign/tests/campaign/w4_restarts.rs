@@ -3,7 +3,7 @@
 //! `--io-timeout` costs errors, and those end when it is back.
 
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, number, status};
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::process::poll_until;
 use campaign::world::{World, WorldConfig};
 use campaign::{scale, tools};
@@ -55,7 +55,7 @@ fn w4_a_lender_restarted_under_load_costs_no_error() {
         (0, 0, None),
         "requests wait for a lender that comes back"
     );
-    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
     scale::report(&format!("w4: lender restarted, {} requests, longest gap {longest:?}", report.done));
 }
@@ -89,7 +89,7 @@ fn w2_a_lender_killed_that_comes_back_on_another_port_calls_its_borrower() {
     assert!(seen["rails"][0]["peer"].as_str().unwrap().ends_with(":7555"), "{}", seen["rails"]);
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);
 }
@@ -121,7 +121,7 @@ fn w4_a_lender_away_for_longer_than_the_io_timeout_costs_errors_until_it_is_back
     assert_eq!(load.failed(), failures, "no request fails once they succeed again");
     let mut report = load.stop().unwrap();
     assert_eq!(report.lost, None, "errors do not close the connection");
-    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
     drop(lender);
 }
 
@@ -136,7 +136,7 @@ fn w4_a_borrower_restarted_finds_everything_it_had_written() {
         let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
         let started = start.elapsed();
         assert!(started < Duration::from_secs(5), "the borrower was usable after {started:?} only");
-        model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+        model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
         let load = Load::start(&borrower.socket, model, DEPTH).unwrap();
         load.wait_done(500, RESUMED).unwrap();
         if round % 2 == 0 {

@@ -2,7 +2,7 @@
 //! over within a few round trips, and the rail is taken up again when it answers.
 
 use campaign::causeway::{Borrower, Lender, kill_card, status};
-use campaign::load::{Load, Model, Since, connect};
+use campaign::load::{Load, Model, connect};
 use campaign::process::poll_until;
 use campaign::relay::RelayStats;
 use campaign::relay::impair::Impairment;
@@ -69,7 +69,7 @@ fn w7_a_rail_pulled_costs_no_error_and_is_taken_up_again() {
     assert!(dropped(&world.relay().stats().unwrap()) > 10, "nothing was lost: the rails were not cut");
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn w7_cards_killed_while_a_rail_is_cut_find_the_other_one() {
     assert!(gap < GAP_MAX * 2, "{gap:?} without a reply");
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
 }
 
 /// What goes wrong between two nodes is said by each end, once, in words that name it, and once that it is over.

@@ -7,11 +7,9 @@ use std::time::Instant;
 use program::exit::Failure;
 
 use super::load::{Finished, Load};
-use super::model::Model;
 use super::show::Show;
-use super::tally::{Recorder, Tally};
-use super::workload::Workload;
 use crate::local::Halt;
+use crate::workload::{Mix, Model, Recorder, Tally, Workload};
 
 /// The workload and what it counts.
 pub(super) struct Client {
@@ -21,9 +19,9 @@ pub(super) struct Client {
 
 impl Client {
     /// Connects to the NBD socket and starts.
-    pub(super) fn start(socket: &Path, seed: u64, model: Model) -> Result<Self, Failure> {
+    pub(super) fn start(socket: &Path, model: Model) -> Result<Self, Failure> {
         let recorder = Arc::new(Recorder::new(Instant::now()));
-        let workload = Workload::start(socket, seed, model, Arc::clone(&recorder))
+        let workload = Workload::start(socket, model, Mix::LARGE, Arc::clone(&recorder))
             .map_err(|why| Failure::failed(format_args!("the borrowed drive cannot be used: {why}")))?;
         Ok(Self { workload, recorder })
     }
@@ -73,7 +71,8 @@ impl Load for Client {
         };
         match ended {
             Ok(ended) => {
-                finished.problems.extend(ended.error);
+                finished.rest.io_errors += ended.unanswered;
+                finished.problems.extend(ended.wrong.into_iter().chain(ended.error));
                 finished.model = Some(ended.model);
             }
             Err(why) => finished.problems.push(why),

@@ -11,10 +11,10 @@ use program::cli::ByteSize;
 use program::exit::Failure;
 use rustix::fs::SeekFrom;
 
-use super::model::{BLOCK, Model, fill};
-use super::random::Random;
 use super::report::FileSystem;
 use crate::local::{Halt, Interrupt, Scratch};
+use crate::random::Random;
+use crate::workload::{BLOCK, Model, fill};
 
 /// Size of the image made where none is given, in bytes.
 const MADE_BYTES: u64 = 64 << 20;
@@ -23,6 +23,8 @@ const FILE_BYTES: u64 = 44 << 20;
 /// Sizes of those files, in bytes: from a note to a video.
 const FILE_BYTES_MAX: u64 = 2 << 20;
 const FOLDERS: u64 = 12;
+/// Bytes behind it that are written to.
+pub(super) const WRITE_AREA: u64 = 32 << 20;
 /// Images are made of whole sectors.
 const SECTOR: u64 = 512;
 const CHUNK: usize = 1 << 20;
@@ -67,7 +69,7 @@ impl Image {
         copy(&source, &target, interrupt).map_err(|error| io_failure("copy the image to", &path, &error))?;
         interrupt.check()?;
         // The write area is a hole: only what is written takes space.
-        let bytes = Model::image_bytes(metadata.len());
+        let bytes = metadata.len().next_multiple_of(BLOCK) + WRITE_AREA;
         target.set_len(bytes).map_err(|error| io_failure("extend", &path, &error))?;
         let description = format!("{description} ({})", ByteSize(metadata.len()));
         let given = given.map(|path| (path.to_owned(), stamp(&metadata)));
@@ -77,7 +79,7 @@ impl Image {
     /// What the image must contain.
     pub(super) fn model(&self, seed: u64) -> Result<Model, Failure> {
         let source = self.source.try_clone();
-        let model = source.and_then(|source| Model::new(seed, source));
+        let model = source.and_then(|source| Model::behind(source, WRITE_AREA, seed));
         model.map_err(|error| Failure::io("cannot open the source a second time", &error))
     }
 
@@ -207,7 +209,7 @@ fn make_tree(tree: &Path, seed: u64, interrupt: &Interrupt) -> Result<u64, Halt>
         let folder = tree.join(format!("folder-{folder:02}"));
         fs::create_dir_all(&folder).map_err(|error| io_failure("create", &folder, &error))?;
     }
-    let mut random = Random::new(seed, "tree");
+    let mut random = Random::of(seed, "tree");
     let (mut files, mut bytes) = (0, 0);
     while bytes < FILE_BYTES {
         interrupt.check()?;
@@ -272,10 +274,10 @@ mod tests {
         file.write_all_at(&[8; 512], 64 << 20).unwrap();
         let image = prepare(&scratch, &given).unwrap();
         let mut model = image.model(3).unwrap();
-        assert_eq!(image.path.metadata().unwrap().len(), model.bytes());
+        assert_eq!(image.path.metadata().unwrap().len(), model.end());
         assert!(image.path.metadata().unwrap().blocks() * 512 < 4 << 20, "holes stay holes");
         let compared = model.check_file(&image.path, drop).unwrap();
-        assert_eq!((compared.bytes, compared.corrupted), (model.bytes(), 0));
+        assert_eq!((compared.bytes, compared.corrupted), (model.end(), 0));
         assert_eq!(image.file_system_check(), None);
         assert_eq!(image.changed_source(), None);
         file.write_all_at(&[9], 0).unwrap();

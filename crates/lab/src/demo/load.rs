@@ -4,11 +4,10 @@ use std::time::Instant;
 
 use program::exit::Failure;
 
-use super::model::Model;
 use super::report::Guest;
 use super::show::Show;
-use super::tally::{Tally, Timeline};
 use crate::local::Halt;
+use crate::workload::{Model, Tally, Timeline};
 
 /// Reads, writes and verifies all the time, and counts.
 pub(super) trait Load {

@@ -1,10 +1,9 @@
 //! `causeway demo`: a drive is lent, borrowed and used on this machine, while its network and its processes fail.
 //!
 //! Two nodes run as children of the same program, and are reached only in the ways that anybody has: the line, the NBD
-//! or vfio-user socket, the control socket, signals. A [`load`] reads, writes and verifies through them: [`client`]
-//! with [`workload`] in this process, which compares with [`model`], or with `--vm` a [`vm`] with fio in it. [`phases`]
-//! does the harm; [`tally`] counts; [`report`], [`words`], [`page`] and [`plot`] say what came out. At the end both
-//! nodes are stopped in order and the image is compared on disk.
+//! or vfio-user socket, the control socket, signals. A [`load`] reads, writes and verifies through them: a [`client`]
+//! in this process, or with `--vm` a [`vm`] with fio in it. [`phases`] does the harm; [`report`], [`words`], [`page`] and
+//! [`plot`] say what came out. At the end both nodes are stopped in order and the image is compared on disk.
 //!
 //! Everything lies in a private folder that goes with the demo, also when it is interrupted. Left out: performance,
 //! which `causeway bench` measures.
@@ -12,17 +11,13 @@
 mod client;
 mod image;
 mod load;
-mod model;
 mod page;
 mod phases;
 mod plot;
-mod random;
 mod report;
 mod show;
-mod tally;
 mod vm;
 mod words;
-mod workload;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -33,14 +28,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cli::{DemoArgs, choose_seed};
 use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
+use crate::workload::{Model, Tally, Timeline};
 use client::Client;
 use image::Image;
 use load::Load;
-use model::Model;
 use phases::Stage;
 use report::Report;
 use show::Show;
-use tally::{Tally, Timeline};
 use vm::Machine;
 
 /// How often a second signal is looked for.
@@ -106,7 +100,7 @@ impl Demo {
             image.description
         ));
         let mut load: Box<dyn Load> = match kit {
-            None => Box::new(Client::start(&socket, seed, image.model(seed)?)?),
+            None => Box::new(Client::start(&socket, image.model(seed)?)?),
             Some(kit) => Box::new(Machine::start(&kit, &socket, &image, seed, &self.show, &self.interrupt)?),
         };
 
@@ -192,7 +186,7 @@ impl Demo {
 
     /// Compares the image on disk, which nobody has open any more, with the model.
     fn compare(&mut self, image: &Image, mut model: Model) {
-        let total = ByteSize(model.bytes());
+        let total = ByteSize(model.end());
         let show = &self.show;
         let compared = model.check_file(&image.path, |done| {
             show.doing(&format!("comparing the image on disk, {} of {total}", ByteSize(done)));

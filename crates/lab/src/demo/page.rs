@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::plot::plot;
 use super::report::{MarkKind, Report};
-use super::tally::Timeline;
 use crate::page::{STYLE, escape, table};
+use crate::workload::Timeline;
 
 /// Tries to find a name that nobody has taken in a folder that everybody can write to.
 const TRIES: u32 = 100;

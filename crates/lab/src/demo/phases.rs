@@ -8,10 +8,10 @@ use program::exit::Failure;
 use program::status::Status;
 
 use super::load::Load;
-use super::random::Random;
 use super::report::{Mark, MarkKind, Phase};
 use super::show::Show;
 use crate::local::{Halt, Interrupt, Node};
+use crate::random::Random;
 
 /// What the status calls a rail that is in use.
 const UP: &str = "up";
@@ -105,7 +105,7 @@ impl<'a> Stage<'a> {
             notes: Notes::default(),
             retransmissions: Retransmissions::default(),
             next_sample: Instant::now(),
-            random: Random::new(seed, "phases"),
+            random: Random::of(seed, "phases"),
             pace,
         }
     }

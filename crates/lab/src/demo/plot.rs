@@ -6,8 +6,8 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 use super::report::{MarkKind, Report, seconds};
-use super::tally::{SLOT, Timeline};
 use crate::chart::{Area, Drawn, FONT, faint, svg};
+use crate::workload::{SLOT, Timeline};
 
 const HEIGHT: u32 = 420;
 /// Columns of the curve; more than that the picture cannot show.

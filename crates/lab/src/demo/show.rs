@@ -8,8 +8,8 @@ use program::cli::ByteSize;
 
 use super::phases::PLANNED;
 use super::report::{Phase, seconds};
-use super::tally::Tally;
 use super::words::Words;
+use crate::workload::Tally;
 
 /// The progress of one demo.
 pub(super) struct Show {

@@ -20,14 +20,13 @@ use std::time::{Duration, Instant};
 use guest::{Accelerator, Error, Job, Kit, Vm};
 use program::exit::Failure;
 
-use super::image::Image;
+use super::image::{Image, WRITE_AREA};
 use super::load::{Finished, Load};
-use super::model::{Model, WRITE_AREA};
-use super::random::Random;
 use super::report::{FileSystem, Guest};
 use super::show::Show;
-use super::tally::{Tally, Timeline, cover};
 use crate::local::{Halt, Interrupt};
+use crate::random::Random;
+use crate::workload::{Model, Tally, Timeline, cover};
 use clock::Clock;
 use fio::Pass;
 pub(super) use kit::kit;
@@ -93,7 +92,7 @@ impl Machine {
         show.doing("starting the virtual machine");
         let started = Instant::now();
         let mut model = image.model(seed)?;
-        model.leave_write_area();
+        model.leave_region();
         let accelerator = Accelerator::here().map_err(kit::unusable)?;
         let device = program::qemu_args::device("drive", Some("rp1"), socket).to_string();
         let mut vm = Vm::builder(kit).name("demo").device(&device).launch().map_err(kit::unusable)?;
@@ -105,14 +104,14 @@ impl Machine {
         let clock = Clock::set(&mut vm).map_err(broken)?;
         let origin = Instant::now();
         let half = WRITE_AREA / LOOPS;
-        let area = |index: u64| fio::Area { offset: model.write_start() + index * half, bytes: half };
+        let area = |index: u64| fio::Area { offset: model.start() + index * half, bytes: half };
         Ok(Self {
             vm,
             interrupt: interrupt.clone(),
             origin,
             clock,
             areas: std::array::from_fn(|index| area(index as u64)),
-            random: Random::new(seed, "guest"),
+            random: Random::of(seed, "guest"),
             jobs: Vec::new(),
             begun: Counters::default(),
             seen: Counters::default(),

@@ -1,4 +1,4 @@
-//! A seeded generator: the same seed gives the same run. Not for keys.
+//! Numbers that follow from a seed: the same seed gives the same run. Not for keys.
 
 /// SplitMix64: small, and good enough for deciding which datagram to lose.
 #[derive(Clone, Debug)]
@@ -8,6 +8,16 @@ impl Random {
     /// Starts at `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
+    }
+
+    /// One generator for each purpose: what one of them uses up does not change the others.
+    pub fn of(seed: u64, purpose: &str) -> Self {
+        purpose.bytes().fold(Self(seed), |random, byte| random.fork(byte.into()))
+    }
+
+    /// Another one for each number.
+    pub fn fork(mut self, number: u64) -> Self {
+        Self(self.next_u64() ^ number)
     }
 
     /// The next 64 bits.
@@ -34,9 +44,10 @@ impl Random {
 
     /// Fills `bytes`.
     pub fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            let word = self.next_u64().to_le_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
+        let (words, rest) = bytes.as_chunks_mut::<8>();
+        words.iter_mut().for_each(|word| *word = self.next_u64().to_le_bytes());
+        if !rest.is_empty() {
+            rest.copy_from_slice(&self.next_u64().to_le_bytes()[..rest.len()]);
         }
     }
 }

@@ -4,13 +4,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Width of a slot of the timeline.
-pub(super) const SLOT: Duration = Duration::from_millis(10);
+pub(crate) const SLOT: Duration = Duration::from_millis(10);
 /// Slots kept; what comes later counts into the last one.
 const SLOTS_MAX: usize = 30 * 60 * 100;
 
 /// What was counted over one phase.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Tally {
+pub struct Tally {
     /// Requests that were answered.
     pub completions: u64,
     /// Bytes that were read and right.
@@ -19,6 +19,8 @@ pub(super) struct Tally {
     pub corrupted_bytes: u64,
     /// Requests that were answered with an error, or not at all.
     pub io_errors: u64,
+    /// Of these, flushes: the honest answer where what they should make durable is gone.
+    pub failed_flushes: u64,
     /// The longest time without a completion.
     pub longest_gap: Duration,
     /// For each kill: from it to the first completion of a request that was sent after it.
@@ -26,11 +28,11 @@ pub(super) struct Tally {
 }
 
 /// The longest gap that touches each slot of time, from the recorder's start; zero before the first completion.
-pub(super) type Timeline = Vec<Duration>;
+pub type Timeline = Vec<Duration>;
 
 /// Shared by the workload, which reports to it, and the phases, which read it.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub struct Recorder {
     origin: Instant,
     state: Mutex<State>,
 }
@@ -45,17 +47,17 @@ struct State {
 
 impl Recorder {
     /// Begins to count, at `origin`.
-    pub(super) fn new(origin: Instant) -> Self {
+    pub fn new(origin: Instant) -> Self {
         Self { origin, state: Mutex::default() }
     }
 
     /// When it began.
-    pub(super) fn origin(&self) -> Instant {
+    pub fn origin(&self) -> Instant {
         self.origin
     }
 
     /// A request sent at `submitted` completed: `verified` bytes of it were right and `corrupted` wrong.
-    pub(super) fn completed(&self, submitted: Instant, now: Instant, verified: u64, corrupted: u64) {
+    pub fn completed(&self, submitted: Instant, now: Instant, verified: u64, corrupted: u64) {
         let mut state = self.lock();
         state.tally.completions += 1;
         state.tally.bytes_verified += verified;
@@ -70,29 +72,36 @@ impl Recorder {
         cover(&mut state.timeline, now.saturating_duration_since(self.origin), gap);
     }
 
-    /// That many requests failed. A failure is no completion: it ends no gap and no recovery.
-    pub(super) fn failed(&self, requests: u64) {
-        self.lock().tally.io_errors += requests;
+    /// A request failed. A failure is no completion: it ends no gap and no recovery.
+    pub fn failed(&self, is_flush: bool) {
+        let tally = &mut self.lock().tally;
+        tally.io_errors += 1;
+        tally.failed_flushes += u64::from(is_flush);
     }
 
     /// A card was killed just now.
-    pub(super) fn killed(&self, now: Instant) {
+    pub fn killed(&self, now: Instant) {
         self.lock().kill = Some(now);
     }
 
     /// A card was killed, and no request sent after that has completed.
-    pub(super) fn is_recovering(&self) -> bool {
+    pub fn is_recovering(&self) -> bool {
         self.lock().kill.is_some()
     }
 
     /// What was counted since the last [`take`](Self::take).
-    pub(super) fn peek(&self) -> Tally {
+    pub fn peek(&self) -> Tally {
         self.lock().tally.clone()
+    }
+
+    /// The longest gap since the last call.
+    pub fn take_longest_gap(&self) -> Duration {
+        std::mem::take(&mut self.lock().tally.longest_gap)
     }
 
     /// Ends a phase: returns what was counted, and counts from zero. A gap or a recovery that has not ended counts as
     /// long as it is now.
-    pub(super) fn take(&self, now: Instant) -> Tally {
+    pub fn take(&self, now: Instant) -> Tally {
         let mut state = self.lock();
         let mut tally = std::mem::take(&mut state.tally);
         if let Some(last) = state.last_completion {
@@ -103,7 +112,7 @@ impl Recorder {
     }
 
     /// The gaps over time, so far.
-    pub(super) fn timeline(&self) -> Timeline {
+    pub fn timeline(&self) -> Timeline {
         self.lock().timeline.clone()
     }
 
@@ -114,7 +123,7 @@ impl Recorder {
 }
 
 /// Puts a gap that ended at `end` into a timeline. It covers all of its time, so that a long one shows as long.
-pub(super) fn cover(timeline: &mut Timeline, end: Duration, gap: Duration) {
+pub(crate) fn cover(timeline: &mut Timeline, end: Duration, gap: Duration) {
     let slot = |at: Duration| (at.as_nanos() / SLOT.as_nanos()).min(SLOTS_MAX as u128 - 1) as usize;
     let (first, last) = (slot(end.saturating_sub(gap)), slot(end));
     if timeline.len() <= last {
@@ -170,7 +179,7 @@ mod tests {
         let start = Instant::now();
         let recorder = Recorder::new(start);
         recorder.killed(at(start, 10));
-        recorder.failed(8);
+        (0..8).for_each(|_| recorder.failed(false));
         let tally = recorder.take(at(start, 90));
         assert_eq!((tally.recoveries, tally.io_errors), (vec![Duration::from_millis(80)], 8));
         assert!(!recorder.is_recovering());

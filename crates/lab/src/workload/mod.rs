@@ -1,4 +1,10 @@
-//! The client whose data must survive: verified reads and writes over NBD, several at a time, all the time.
+//! A client whose data must survive: verified reads and writes over NBD, several at a time, all the time.
+//!
+//! [`model`](Model) says what the drive must hold, [`tally`](Recorder) counts. The demo and the campaign use the same, in
+//! another [`Mix`].
+
+mod model;
+mod tally;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,36 +13,80 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::model::{BLOCK, Model, WRITE_AREA};
-use super::random::Random;
-use super::tally::Recorder;
 use crate::nbd_client::{Errno, Handle, NbdClient, NbdError, Request};
+use crate::random::Random;
+pub(crate) use model::fill;
+pub use model::{BLOCK, Compared, Model};
+pub use tally::{Recorder, Tally, Timeline};
+pub(crate) use tally::{SLOT, cover};
 
-/// Requests outstanding.
-pub(super) const QUEUE_DEPTH: usize = 8;
-/// The largest request, in blocks: 64 KiB.
-const BLOCKS_MAX: u64 = 16;
 /// Longer than a node lets a request wait before it fails it.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(45);
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Tries to find blocks that no other request uses.
 const RESERVE_TRIES: u32 = 16;
 /// Offsets of reads are multiples of this, where the server allows it.
 const SECTOR: u64 = 512;
-/// One write in this many asks for stable storage.
-const FUA_ONE_IN: u64 = 16;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Mix {
+    /// Requests outstanding.
+    pub depth: usize,
+    /// The largest request, in blocks.
+    pub blocks_max: u64,
+    /// Of 256 requests so many are flushes.
+    pub flushes: u64,
+    /// So many read what is never written, if there is any.
+    pub source_reads: u64,
+    /// So many read the region; the rest writes to it.
+    pub reads: u64,
+    /// One write in this many asks for stable storage.
+    pub fua_one_in: u64,
+    /// At the end it flushes, and says that it goes.
+    pub takes_leave: bool,
+}
+
+impl Mix {
+    /// Up to 64 KiB. Half of the requests read what is never written.
+    pub const LARGE: Self = Self {
+        depth: 8,
+        blocks_max: 16,
+        flushes: 1,
+        source_reads: 128,
+        reads: 64,
+        fua_one_in: 16,
+        takes_leave: true,
+    };
+    /// Single blocks, often made durable, and an end that makes nothing durable.
+    pub const SMALL: Self = Self {
+        depth: 8,
+        blocks_max: 1,
+        flushes: 8,
+        source_reads: 0,
+        reads: 120,
+        fua_one_in: 10,
+        takes_leave: false,
+    };
+}
 
 /// The workload, running in its thread.
-pub(super) struct Workload {
+pub struct Workload {
     thread: JoinHandle<Ended>,
     stop: Arc<AtomicBool>,
 }
 
 /// How the workload ended.
-pub(super) struct Ended {
-    /// What the image must contain now.
+pub struct Ended {
+    /// What the drive must contain now.
     pub model: Model,
     /// Why it ended before it was told to.
     pub error: Option<String>,
+    /// The drive has gone, and that is all that went wrong.
+    pub is_lost: bool,
+    /// Requests that were not answered.
+    pub unanswered: u64,
+    /// What was read wrong first.
+    pub wrong: Option<String>,
 }
 
 impl Workload {
@@ -44,16 +94,11 @@ impl Workload {
     ///
     /// # Errors
     /// What is wrong with the server, for a person.
-    pub(super) fn start(
-        socket: &Path,
-        seed: u64,
-        model: Model,
-        recorder: Arc<Recorder>,
-    ) -> Result<Self, String> {
+    pub fn start(socket: &Path, model: Model, mix: Mix, recorder: Arc<Recorder>) -> Result<Self, String> {
         let client = NbdClient::connect(socket, REPLY_TIMEOUT).map_err(|error| error.to_string())?;
         check_geometry(&client, &model)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let driver = Driver::new(client, seed, model, recorder);
+        let driver = Driver::new(client, model, mix, recorder);
         let stopped = Arc::clone(&stop);
         let builder = std::thread::Builder::new().name("workload".to_owned());
         let thread = builder.spawn(move || driver.run(&stopped));
@@ -62,23 +107,28 @@ impl Workload {
     }
 
     /// False once it has failed.
-    pub(super) fn is_running(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         !self.thread.is_finished()
     }
 
-    /// Lets it finish what it began, flush and disconnect.
+    /// Lets it finish what it began, and begin nothing more.
+    pub fn begin_stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// The same, and waits for it.
     ///
     /// # Errors
     /// A panic of its thread.
-    pub(super) fn stop(self) -> Result<Ended, String> {
-        self.stop.store(true, Ordering::Relaxed);
+    pub fn stop(self) -> Result<Ended, String> {
+        self.begin_stop();
         self.thread.join().map_err(|_| "the verifying client panicked".to_owned())
     }
 }
 
 fn check_geometry(client: &NbdClient, model: &Model) -> Result<(), String> {
-    if client.size() != model.bytes() {
-        return Err(format!("the drive has {} bytes, the image {}", client.size(), model.bytes()));
+    if !model.fits(client.size()) {
+        return Err(format!("the drive has {} bytes, the image {}", client.size(), model.end()));
     }
     let sizes = client.block_sizes();
     if u64::from(sizes.minimum) > BLOCK || u64::from(sizes.maximum) < BLOCK {
@@ -90,10 +140,12 @@ fn check_geometry(client: &NbdClient, model: &Model) -> Result<(), String> {
 struct Driver {
     client: NbdClient,
     model: Model,
+    mix: Mix,
     recorder: Arc<Recorder>,
     random: Random,
     pending: BTreeMap<u64, Pending>,
     data: Vec<u8>,
+    wrong: Option<String>,
 }
 
 struct Pending {
@@ -101,7 +153,7 @@ struct Pending {
     operation: Operation,
 }
 
-/// A request; blocks are counted from the start of the write area, other numbers are in bytes.
+/// A request; blocks are counted from the start of the region, other numbers are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     ReadSource { offset: u64, length: u64 },
@@ -110,30 +162,59 @@ enum Operation {
     Flush,
 }
 
+impl Operation {
+    /// Gives the blocks back that it has reserved.
+    fn release(self, model: &mut Model) {
+        match self {
+            Self::ReadBlocks { first, count } | Self::WriteBlocks { first, count, .. } => {
+                model.release(first, count);
+            }
+            Self::ReadSource { .. } | Self::Flush => {}
+        }
+    }
+}
+
+/// Why it cannot go on.
+enum Stopped {
+    /// The drive has gone.
+    Lost(String),
+    Failed(String),
+}
+
+impl From<NbdError> for Stopped {
+    fn from(error: NbdError) -> Self {
+        match error {
+            NbdError::Closed { .. } | NbdError::Io(_) => Self::Lost(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
 impl Driver {
-    fn new(client: NbdClient, seed: u64, model: Model, recorder: Arc<Recorder>) -> Self {
-        let random = Random::new(seed, "workload");
-        Self { client, model, recorder, random, pending: BTreeMap::new(), data: Vec::new() }
+    fn new(client: NbdClient, model: Model, mix: Mix, recorder: Arc<Recorder>) -> Self {
+        let random = model.random("workload");
+        let (pending, data) = (BTreeMap::new(), Vec::new());
+        Self { client, model, mix, recorder, random, pending, data, wrong: None }
     }
 
     fn run(mut self, stop: &AtomicBool) -> Ended {
-        let error = self.drive(stop).err();
-        if error.is_some() {
-            self.abandon();
-            return Ended { model: self.model, error };
-        }
-        let goodbye = match self.client.flags().flush() {
-            true => self.client.flush().and_then(|()| self.client.disconnect()),
-            false => self.client.disconnect(),
+        let driven = self.drive(stop);
+        let Self { client, mut model, mix, pending, wrong, .. } = self;
+        let unanswered = pending.len() as u64;
+        pending.into_values().for_each(|Pending { operation, .. }| operation.release(&mut model));
+        let (is_lost, error) = match driven.and_then(|()| Ok(take_leave(client, mix)?)) {
+            Ok(()) => (false, None),
+            Err(Stopped::Lost(why)) => (true, Some(why)),
+            Err(Stopped::Failed(why)) => (false, Some(why)),
         };
-        Ended { model: self.model, error: goodbye.err().map(|error| format!("at the end, {error}")) }
+        Ended { model, error, is_lost, unanswered, wrong }
     }
 
-    fn drive(&mut self, stop: &AtomicBool) -> Result<(), String> {
+    fn drive(&mut self, stop: &AtomicBool) -> Result<(), Stopped> {
         loop {
-            while self.pending.len() < QUEUE_DEPTH && !stop.load(Ordering::Relaxed) {
+            while self.pending.len() < self.mix.depth && !stop.load(Ordering::Relaxed) {
                 let operation = self.choose();
-                self.submit(operation).map_err(|error| error.to_string())?;
+                self.submit(operation)?;
             }
             if self.pending.is_empty() {
                 return Ok(());
@@ -143,27 +224,29 @@ impl Driver {
     }
 
     fn choose(&mut self) -> Operation {
-        let blocks_max = BLOCKS_MAX.min(u64::from(self.client.block_sizes().maximum) / BLOCK);
+        let Mix { flushes, source_reads, reads, fua_one_in, .. } = self.mix;
+        let blocks_max = self.mix.blocks_max.min(u64::from(self.client.block_sizes().maximum) / BLOCK);
         let count = 1 + self.random.below(blocks_max);
         let flags = self.client.flags();
-        // Half of the requests read the source; the others share the write area.
         let kind = self.random.below(256);
-        if kind == 0 && flags.flush() {
+        if kind < flushes && flags.flush() {
             return Operation::Flush;
         }
-        let reserved = if kind < 128 { self.reserve(count) } else { None };
+        let kind = kind.saturating_sub(flushes);
+        let reserved = if kind < source_reads { None } else { self.reserve(count) };
         match reserved {
-            Some(first) if kind < 64 => Operation::ReadBlocks { first, count },
+            Some(first) if kind < source_reads + reads => Operation::ReadBlocks { first, count },
             Some(first) => {
-                let fua = flags.fua() && self.random.below(FUA_ONE_IN) == 0;
+                let fua = flags.fua() && self.random.below(fua_one_in) == 0;
                 Operation::WriteBlocks { first, count, fua }
             }
+            None if self.model.source_bytes() == 0 => Operation::Flush,
             None => self.read_source(count),
         }
     }
 
     fn reserve(&mut self, count: u64) -> Option<u64> {
-        let starts = WRITE_AREA / BLOCK - count + 1;
+        let starts = self.model.blocks() - count + 1;
         (0..RESERVE_TRIES).find_map(|_| {
             let first = self.random.below(starts);
             self.model.reserve(first, count).then_some(first)
@@ -171,7 +254,7 @@ impl Driver {
     }
 
     fn read_source(&mut self, count: u64) -> Operation {
-        let bytes = self.model.write_start();
+        let bytes = self.model.source_bytes();
         let length = (count * BLOCK).min(bytes);
         let alignment = SECTOR.max(u64::from(self.client.block_sizes().minimum));
         let offset = self.random.below((bytes - length) / alignment + 1) * alignment;
@@ -179,12 +262,12 @@ impl Driver {
     }
 
     fn submit(&mut self, operation: Operation) -> Result<(), NbdError> {
-        let start = self.model.write_start();
+        let start = self.model.start();
         if let Operation::WriteBlocks { first, count, .. } = operation {
-            self.model.next_content(first, count, &mut self.data);
+            self.model.write(first, count, &mut self.data);
         }
         let request = match operation {
-            // Lengths are at most BLOCKS_MAX blocks.
+            // Lengths are at most `blocks_max` blocks.
             Operation::ReadSource { offset, length } => Request::Read { offset, length: length as u32 },
             Operation::ReadBlocks { first, count } => {
                 Request::Read { offset: start + first * BLOCK, length: (count * BLOCK) as u32 }
@@ -195,74 +278,56 @@ impl Driver {
             Operation::Flush => Request::Flush,
         };
         let submitted = Instant::now();
-        match self.client.submit(request) {
-            Ok(Handle(handle)) => {
-                self.pending.insert(handle, Pending { submitted, operation });
-                Ok(())
-            }
-            Err(error) => {
-                self.fail(operation);
-                Err(error)
-            }
-        }
+        let Handle(handle) =
+            self.client.submit(request).inspect_err(|_| operation.release(&mut self.model))?;
+        self.pending.insert(handle, Pending { submitted, operation });
+        Ok(())
     }
 
-    fn complete(&mut self) -> Result<(), String> {
-        let reply = self.client.next_reply(&mut self.data).map_err(|error| error.to_string())?;
+    fn complete(&mut self) -> Result<(), Stopped> {
+        let reply = self.client.next_reply(&mut self.data)?;
         let now = Instant::now();
         let Pending { submitted, operation } =
             self.pending.remove(&reply.handle.0).expect("the client answers only what is in flight");
+        operation.release(&mut self.model);
         if let Err(errno) = reply.result {
             tracing::debug!(?operation, ?errno, "a request failed");
-            self.fail(operation);
+            self.recorder.failed(operation == Operation::Flush);
             return give_up_on(errno);
         }
         let offset = match operation {
             Operation::ReadSource { offset, .. } => Some(offset),
-            Operation::ReadBlocks { first, .. } => Some(self.model.write_start() + first * BLOCK),
+            Operation::ReadBlocks { first, .. } => Some(self.model.start() + first * BLOCK),
             Operation::WriteBlocks { first, count, .. } => {
-                self.model.written(first, count, true);
+                self.model.written(first, count);
                 None
             }
             Operation::Flush => None,
         };
         let compared = offset.map(|offset| self.model.check(offset, &self.data)).transpose();
-        let compared = compared.map_err(|error| format!("cannot read the source again: {error}"))?;
-        let compared = compared.unwrap_or_default();
-        self.recorder.completed(submitted, now, compared.bytes - compared.corrupted, compared.corrupted);
-        self.release(operation);
+        let compared =
+            compared.map_err(|error| Stopped::Failed(format!("cannot read the source again: {error}")))?;
+        let Compared { bytes, corrupted, first } = compared.unwrap_or_default();
+        self.recorder.completed(submitted, now, bytes - corrupted, corrupted);
+        self.wrong = self.wrong.take().or(first);
         Ok(())
-    }
-
-    fn fail(&mut self, operation: Operation) {
-        self.recorder.failed(1);
-        if let Operation::WriteBlocks { first, count, .. } = operation {
-            self.model.written(first, count, false);
-        }
-        self.release(operation);
-    }
-
-    fn release(&mut self, operation: Operation) {
-        match operation {
-            Operation::ReadBlocks { first, count } | Operation::WriteBlocks { first, count, .. } => {
-                self.model.release(first, count);
-            }
-            Operation::ReadSource { .. } | Operation::Flush => {}
-        }
-    }
-
-    /// The connection is gone: what was in flight has failed.
-    fn abandon(&mut self) {
-        for Pending { operation, .. } in std::mem::take(&mut self.pending).into_values() {
-            self.fail(operation);
-        }
     }
 }
 
+fn take_leave(mut client: NbdClient, mix: Mix) -> Result<(), NbdError> {
+    if !mix.takes_leave {
+        return Ok(());
+    }
+    if client.flags().flush() {
+        client.flush()?;
+    }
+    client.disconnect()
+}
+
 /// A server that is about to go answers everything so, as fast as it can be asked.
-fn give_up_on(errno: Errno) -> Result<(), String> {
+fn give_up_on(errno: Errno) -> Result<(), Stopped> {
     match errno {
-        Errno::ESHUTDOWN => Err(format!("the drive answers {errno:?}")),
+        Errno::ESHUTDOWN => Err(Stopped::Lost(format!("the drive answers {errno:?}"))),
         _ => Ok(()),
     }
 }
@@ -289,7 +354,7 @@ mod tests {
             std::fs::write(folder.path().join("source"), &source).unwrap();
             let image = File::create(folder.path().join("image")).unwrap();
             image.write_all_at(&source, 0).unwrap();
-            image.set_len(model(&folder).bytes()).unwrap();
+            image.set_len(model(&folder).end()).unwrap();
             let mut command = Command::new("nbdkit");
             command.current_dir(&folder).args(["--foreground", "--unix", "socket", "file", "file=image"]);
             let mut child =
@@ -311,7 +376,8 @@ mod tests {
         fn work(&self, enough: impl Fn(&Recorder) -> bool) -> (Ended, Arc<Recorder>) {
             let recorder = Arc::new(Recorder::new(Instant::now()));
             let socket = self.folder.path().join("socket");
-            let workload = Workload::start(&socket, 5, model(&self.folder), Arc::clone(&recorder)).unwrap();
+            let workload =
+                Workload::start(&socket, model(&self.folder), Mix::LARGE, Arc::clone(&recorder)).unwrap();
             while workload.is_running() && !enough(&recorder) {
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -327,7 +393,7 @@ mod tests {
     }
 
     fn model(folder: &tempfile::TempDir) -> Model {
-        Model::new(5, File::open(folder.path().join("source")).unwrap()).unwrap()
+        Model::behind(File::open(folder.path().join("source")).unwrap(), 8 << 20, 5).unwrap()
     }
 
     #[test]
@@ -340,7 +406,7 @@ mod tests {
         assert!(tally.bytes_verified > 50 << 20, "{tally:?}");
         assert!(tally.longest_gap > Duration::ZERO);
         let compared = ended.model.check_file(&server.image(), drop).unwrap();
-        assert_eq!((compared.bytes, compared.corrupted), (ended.model.bytes(), 0));
+        assert_eq!((compared.bytes, compared.corrupted), (ended.model.end(), 0));
     }
 
     #[test]
@@ -370,7 +436,8 @@ mod tests {
         let mut server = Server::start(&[]);
         let recorder = Arc::new(Recorder::new(Instant::now()));
         let socket = server.folder.path().join("socket");
-        let workload = Workload::start(&socket, 5, model(&server.folder), Arc::clone(&recorder)).unwrap();
+        let workload =
+            Workload::start(&socket, model(&server.folder), Mix::LARGE, Arc::clone(&recorder)).unwrap();
         while recorder.peek().completions < 100 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -381,16 +448,17 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         let ended = workload.stop().unwrap();
-        assert!(ended.error.is_some());
-        assert!((1..=QUEUE_DEPTH as u64).contains(&recorder.take(Instant::now()).io_errors));
+        assert!(ended.error.is_some() && ended.is_lost);
+        assert!((1..=Mix::LARGE.depth as u64).contains(&ended.unanswered));
+        assert_eq!(recorder.peek().io_errors, 0);
     }
 
     #[test]
     fn a_drive_of_another_size_is_refused() {
         let server = Server::start(&[]);
         let recorder = Arc::new(Recorder::new(Instant::now()));
-        let other = Model::new(5, tempfile::tempfile().unwrap()).unwrap();
-        let refused = Workload::start(&server.folder.path().join("socket"), 5, other, recorder);
+        let other = Model::behind(tempfile::tempfile().unwrap(), 4 << 20, 5).unwrap();
+        let refused = Workload::start(&server.folder.path().join("socket"), other, Mix::LARGE, recorder);
         assert!(refused.err().is_some_and(|why| why.contains("bytes")));
     }
 }
