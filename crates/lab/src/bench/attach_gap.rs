@@ -45,7 +45,7 @@ impl<'a> AttachGap<'a> {
         let domains = "[[domains]]\nname = 'machine'\nkind = 'vm'\n\
                        [[domains.slots]]\nname = 'slot'\nsocket = 'slot.sock'\n";
         let pair = Pair::start((1, FUNCTIONS), way, domains, scratch, interrupt)?;
-        let client = NbdClient::connect(&pair.sockets[0], PATIENCE).map_err(failure)?;
+        let client = NbdClient::connect(&pair.sockets[0], PATIENCE)?;
         let blocks = client.size() / u64::from(BLOCK);
         let (took, attached) = (Duration::ZERO, 0);
         let mut gap = Self { pair, client, blocks, next: 0, attached, rounds: 0, took, interrupt };
@@ -93,7 +93,7 @@ impl<'a> AttachGap<'a> {
     ) -> Result<Round, Halt> {
         let before = round_trip_ns();
         let until = Instant::now() + SETTLE;
-        self.work(|| Instant::now() < until).map_err(failure)?;
+        self.work(|| Instant::now() < until)?;
         let (node, interrupt, is_over) = (&self.pair.borrower, self.interrupt, AtomicBool::new(false));
         let (client, blocks, next) = (&mut self.client, self.blocks, &mut self.next);
         let start = Instant::now();
@@ -106,7 +106,7 @@ impl<'a> AttachGap<'a> {
         });
         done?;
         self.took = start.elapsed();
-        let value = longest.map_err(failure)?.as_secs_f64() * 1e3;
+        let value = longest?.as_secs_f64() * 1e3;
         let core_to_core_ns = super::mean(before, round_trip_ns());
         Ok(Round { value, core_to_core_ns, ..Round::default() })
     }
@@ -146,8 +146,4 @@ fn work(
         client.next_reply(&mut data)?;
     }
     Ok(longest)
-}
-
-fn failure(error: NbdError) -> Failure {
-    Failure::failed(format_args!("the borrowed drive failed: {error}"))
 }

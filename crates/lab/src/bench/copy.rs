@@ -50,8 +50,7 @@ impl<'a> Copies<'a> {
         let scratch = Scratch::create_in(scratch.path(), "copy")?;
         let (lender, line) = Node::lend(&scratch, image, 1, WAY.options(), interrupt)?;
         let (borrower, socket) = Node::borrow(&scratch, &line, WAY.options(), interrupt)?;
-        let drive = NbdClient::connect(&socket, PATIENCE)
-            .map_err(|error| Failure::failed(format_args!("the drive failed: {error}")))?;
+        let drive = NbdClient::connect(&socket, PATIENCE)?;
         let failed = |error: std::io::Error| Failure::io("cannot have a file to copy", &error);
         let path = image.with_file_name("file");
         let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
@@ -107,20 +106,18 @@ impl<'a> Copies<'a> {
     /// Seconds that a copy from or to the borrowed drive takes, durable as far as the drive says so.
     fn borrowed(&mut self) -> Result<f64, Halt> {
         let (mut buffer, start) = (vec![0; PIECE], Instant::now());
-        let failed =
-            |error: crate::nbd_client::NbdError| Failure::failed(format_args!("the drive failed: {error}"));
         for at in (0..self.bytes).step_by(PIECE) {
             self.interrupt.check()?;
             if self.write {
                 self.file.read_exact_at(&mut buffer, at).map_err(broken)?;
-                self.drive.write(at, &buffer).map_err(failed)?;
+                self.drive.write(at, &buffer)?;
             } else {
-                self.drive.read(at, PIECE as u32, &mut buffer).map_err(failed)?;
+                self.drive.read(at, PIECE as u32, &mut buffer)?;
                 self.file.write_all_at(&buffer, at).map_err(broken)?;
             }
         }
         if self.write {
-            self.drive.flush().map_err(failed)?;
+            self.drive.flush()?;
         }
         Ok(start.elapsed().as_secs_f64())
     }

@@ -71,8 +71,7 @@ impl<'a> Idle<'a> {
         before: Before,
         interrupt: &'a Interrupt,
     ) -> Result<Self, Halt> {
-        let clients = sockets.iter().map(|socket| work(socket, before)).collect::<Result<_, _>>();
-        let clients = clients.map_err(|error| Failure::failed(format_args!("the drive failed: {error}")))?;
+        let clients = sockets.iter().map(|socket| work(socket, before)).collect::<Result<_, _>>()?;
         let idle = Self { lender, borrower, clients, interrupt };
         idle.wait(CALM)?;
         Ok(idle)

@@ -40,6 +40,7 @@ use program::exit::Failure;
 
 use crate::cli::BenchArgs;
 use crate::local::{Halt, Interrupt, Scratch};
+use crate::nbd_client::NbdError;
 use attach_gap::AttachGap;
 use case::{Case, Drives, GuestCase, Kind, LoansCase, Medium, Traffic, Way};
 use copy::Copies;
@@ -140,6 +141,12 @@ fn verdict(report: &Report, in_ci: bool) -> Result<(), Failure> {
         return Err(Failure::failed(format_args!("in CI nothing may be skipped: {}", skipped.join("; "))));
     }
     Ok(())
+}
+
+impl From<NbdError> for Halt {
+    fn from(error: NbdError) -> Self {
+        Failure::failed(format_args!("the borrowed drive failed: {error}")).into()
+    }
 }
 
 struct Bench {

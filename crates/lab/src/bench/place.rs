@@ -1,13 +1,14 @@
 //! Where a bench works: its private folder, and the images it lends.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use program::exit::Failure;
 use rustix::fs::{statfs, statvfs};
 
 use crate::local::{Halt, Interrupt, Scratch};
+use crate::random::Random;
 
 /// Bytes of the image in memory, where there is room for it; a third of the free room otherwise.
 const MEMORY_IMAGE: u64 = 1 << 30;
@@ -66,18 +67,14 @@ fn image(folder: &Path, bytes: u64, interrupt: &Interrupt) -> Result<Image, Halt
 fn write(path: &Path, bytes: u64, interrupt: &Interrupt) -> Result<(), Halt> {
     let failure =
         |error: std::io::Error| Failure::io(format_args!("cannot write {}", path.display()), &error);
-    let mut file = BufWriter::with_capacity(CHUNK, File::create_new(path).map_err(failure)?);
-    let mut state = 1_u64;
+    let mut file = File::create_new(path).map_err(failure)?;
+    let (mut random, mut chunk) = (Random::new(1), vec![0; CHUNK]);
     for _ in 0..bytes / CHUNK as u64 {
         interrupt.check()?;
-        for _ in 0..CHUNK / 8 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            file.write_all(&state.to_le_bytes()).map_err(failure)?;
-        }
+        random.fill(&mut chunk);
+        file.write_all(&chunk).map_err(failure)?;
     }
-    let file = file.into_inner().map_err(|error| failure(error.into_error()))?;
-    file.sync_all().map_err(failure)?;
-    Ok(())
+    Ok(file.sync_all().map_err(failure)?)
 }
 
 #[cfg(test)]

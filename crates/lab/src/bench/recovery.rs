@@ -14,6 +14,7 @@ use super::loans::Pair;
 use super::report::Round;
 use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
 use crate::nbd_client::{Handle, NbdClient, NbdError, Request};
+use crate::random::Random;
 
 /// Requests under way all the time where there is one loan.
 const DEPTH: usize = 8;
@@ -64,7 +65,7 @@ impl<'a> Recovery<'a> {
         interrupt: &'a Interrupt,
     ) -> Result<Self, Halt> {
         let traffic = |socket: &PathBuf| Ok(Traffic::new(NbdClient::connect(socket, PATIENCE)?, depth));
-        let traffic = sockets.iter().map(traffic).collect::<Result<_, _>>().map_err(failure)?;
+        let traffic = sockets.iter().map(traffic).collect::<Result<_, NbdError>>()?;
         Ok(Self { lender, borrower, traffic, interrupt, kills: 0, core_to_core_ns: round_trip_ns() })
     }
 
@@ -80,13 +81,13 @@ impl<'a> Recovery<'a> {
         let kills_lender = self.kills % 2 == 1;
         self.kills += 1;
         let more = SETTLE_MORE.mul_f64((self.kills * 7 % 10) as f64 / 10.0);
-        run(&mut self.traffic, SETTLE + more).map_err(failure)?;
+        run(&mut self.traffic, SETTLE + more)?;
         let node = if kills_lender { &self.lender } else { &self.borrower };
         let card = node.card()?;
         // Each of them with kills of either card.
         let measured = self.kills / 2 % self.traffic.len();
         let took = kill(node, &card, &mut self.traffic, measured)?;
-        self.traffic.iter_mut().try_for_each(Traffic::drain).map_err(failure)?;
+        self.traffic.iter_mut().try_for_each(Traffic::drain)?;
         let successor = self.wait_for_successor(kills_lender, &card)?;
         let before = std::mem::replace(&mut self.core_to_core_ns, round_trip_ns());
         Ok(Round {
@@ -128,7 +129,7 @@ fn kill(node: &Node, card: &Card, traffic: &mut [Traffic], measured: usize) -> R
     let pid = pid.ok_or_else(|| Failure::failed("a node has no card"))?;
     let process = pidfd_open(pid, PidfdFlags::empty())
         .map_err(|errno| Failure::io("cannot watch a card", &errno.into()))?;
-    traffic.iter_mut().try_for_each(Traffic::fill).map_err(failure)?;
+    traffic.iter_mut().try_for_each(Traffic::fill)?;
     let start = Instant::now();
     node.kill_card(card)?;
     let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
@@ -138,8 +139,8 @@ fn kill(node: &Node, card: &Card, traffic: &mut [Traffic], measured: usize) -> R
         _ => return Err(Failure::failed("a card that was killed does not die").into()),
     }
     let traffic = &mut traffic[measured];
-    let first = traffic.submit().map_err(failure)?;
-    traffic.wait_for(first).map_err(failure)?;
+    let first = traffic.submit()?;
+    traffic.wait_for(first)?;
     Ok(start.elapsed())
 }
 
@@ -159,14 +160,14 @@ struct Traffic {
     /// Requests under way all the time.
     depth: usize,
     blocks: u64,
-    random: u64,
+    random: Random,
     data: Vec<u8>,
 }
 
 impl Traffic {
     fn new(client: NbdClient, depth: usize) -> Self {
         let blocks = client.size() / u64::from(BLOCK);
-        Self { client, depth, blocks, random: 1, data: vec![0x5a; BLOCK as usize] }
+        Self { client, depth, blocks, random: Random::new(1), data: vec![0x5a; BLOCK as usize] }
     }
 
     /// As many requests as belong under way.
@@ -179,10 +180,8 @@ impl Traffic {
 
     /// Every third request is a write.
     fn submit(&mut self) -> Result<Handle, NbdError> {
-        self.random =
-            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let offset = (self.random >> 24) % self.blocks.max(1) * u64::from(BLOCK);
-        if (self.random >> 16).is_multiple_of(3) {
+        let offset = self.random.below(self.blocks.max(1)) * u64::from(BLOCK);
+        if self.random.below(3) == 0 {
             self.data.resize(BLOCK as usize, 0x5a);
             self.client.submit(Request::Write { offset, data: &self.data, fua: false })
         } else {
@@ -207,8 +206,4 @@ impl Traffic {
         }
         Ok(())
     }
-}
-
-fn failure(error: NbdError) -> Failure {
-    Failure::failed(format_args!("the borrowed drive failed: {error}"))
 }
