@@ -264,26 +264,10 @@ fn two_lives_of_one_identity_are_seen_by_whoever_has_to_do_with_them() {
     copy.holders.clone_from(&net.located);
     let copy = End::on(copy.new_memory(&arena), copy, now);
     let [lender, borrower] = net.ends;
-    let (mut ends, at) = ([lender, borrower, copy], [LENDER, BORROWER, ELSEWHERE]);
-    let until = now + Duration::from_secs(5);
-    while now < until {
-        now += TICK;
-        for sender in 0..3 {
-            let end = &mut ends[sender];
-            end.card.handle_timeout(now);
-            while end.card.poll_event().is_some() {}
-            let mut frames = Vec::new();
-            while let Some(outgoing) = end.card.poll_transmit(now, &mut end.buffers) {
-                frames.push((outgoing.to.unwrap(), end.buffers.buffer[..outgoing.len].to_vec()));
-            }
-            for (to, mut frame) in frames {
-                let receiver = at.iter().position(|it| *it == to).unwrap();
-                ends[receiver].card.handle_frame(now, RailId::ALL[0], at[sender], &mut frame);
-            }
-        }
-    }
+    let mut ends = [(LENDER, lender), (BORROWER, borrower), (ELSEWHERE, copy)];
+    run_ends(&mut ends, &mut now, Duration::from_secs(5));
     let node = NodeKey::numbered(1).id();
-    let seen = ends.map(|end| {
+    let seen = ends.map(|(_, end)| {
         let all = end.card.ledger.root.sightings.all();
         all.map(|it| (it.cause, it.node, it.at)).collect::<Vec<_>>()
     });
@@ -331,8 +315,8 @@ fn run_ends(ends: &mut [(Address, End<'_>)], now: &mut Instant, time: Duration) 
                 end.card.handle_media(*now, work.loan, work.id, Ok(()));
             }
             let mut frames = Vec::new();
-            while let Some(outgoing) = end.card.poll_transmit(*now, &mut end.rooms) {
-                frames.push((outgoing.to.unwrap(), end.rooms.buffer[..outgoing.len].to_vec()));
+            while let Some(outgoing) = end.card.poll_transmit(*now, &mut end.buffers) {
+                frames.push((outgoing.to.unwrap(), end.buffers.buffer[..outgoing.len].to_vec()));
             }
             for (to, mut frame) in frames {
                 if let Some((_, end)) = ends.iter_mut().find(|(at, _)| *at == to) {

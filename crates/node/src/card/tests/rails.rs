@@ -220,8 +220,8 @@ fn whatever_moves_and_fails_each_rail_is_found_again() {
                         end.card.handle_media(*now, work.loan, work.id, Ok(()));
                     }
                     let mut frames = Vec::new();
-                    while let Some(outgoing) = end.card.poll_transmit(*now, &mut end.rooms) {
-                        frames.push((outgoing.to.unwrap(), end.rooms.buffer[..outgoing.len].to_vec()));
+                    while let Some(outgoing) = end.card.poll_transmit(*now, &mut end.buffers) {
+                        frames.push((outgoing.to.unwrap(), end.buffers.buffer[..outgoing.len].to_vec()));
                     }
                     for (to, mut frame) in frames {
                         let header = Header::parse(&frame).unwrap();
