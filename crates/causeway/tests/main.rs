@@ -6,5 +6,4 @@ mod bench;
 mod cli;
 mod demo;
 mod nodes;
-mod state_dir;
 mod up;

@@ -33,14 +33,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    const ALL: [Self; 6] = [
-        Self::NotAllowed,
-        Self::Unproven,
-        Self::Twin,
-        Self::OwnTwin,
-        Self::OwnRefusal,
-        Self::OwnOutdated,
-    ];
+    const ALL: [Self; 6] =
+        [Self::NotAllowed, Self::Unproven, Self::Twin, Self::OwnTwin, Self::OwnRefusal, Self::OwnOutdated];
 
     fn code(self) -> u64 {
         1 + Self::ALL.iter().position(|cause| *cause == self).unwrap_or_default() as u64

@@ -1,5 +1,7 @@
 //! A state directory whose node is killed at random moments, thousands of file operations apart.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -25,7 +27,7 @@ fn node_that_is_killed() {
 
 fn start_node(folder: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["node_that_is_killed", "--ignored", "--nocapture"]).env(FOLDER_VARIABLE, folder);
+    command.args(["--exact", "node_that_is_killed", "--ignored", "--nocapture"]).env(FOLDER_VARIABLE, folder);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "begun"), "the child did not begin");

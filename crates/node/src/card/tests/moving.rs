@@ -486,7 +486,7 @@ fn a_lender_that_begins_anew_knows_who_is_a_copy() {
         (anew.incarnation, anew.life, anew.seed) = (Incarnation(2), LifeId([8; 16]), Secret([8; 32]));
         anew.holders = vec![holder];
         let anew = End::on(anew.new_memory(&arena), anew, now);
-        let [_, _, copy] = ends;
+        let [_, _, (_, copy)] = ends;
         let mut ends = [(LENDER, anew), (STRANGER, copy)];
         run_ends(&mut ends, &mut now, Duration::from_secs(20));
         assert_eq!(is_open(&ends[1].1.card, now), !knows);
