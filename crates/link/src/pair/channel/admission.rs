@@ -210,7 +210,9 @@ impl<'m> Channel<'m> {
         let is_present = present.is_valid() && present.peer_life == life;
         let is_it = !is_present && !self.tenants.contains(&life) && self.is_known_copy(life);
         // The time goes on while cards come and go.
-        if !is_it || now.since(self.last_heard()) >= HOLD {
+        let known_at = Instant::from_nanos(self.cells.heard_at.get());
+        let heard = if present.is_valid() { self.last_heard() } else { known_at };
+        if !is_it || now.since(heard) >= HOLD {
             return false;
         }
         has_streams(streams) || self.has_something()

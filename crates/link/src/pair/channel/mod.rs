@@ -101,7 +101,7 @@ pub struct ChannelCells {
     copies: [Cell<LifeId>; COPIES],
     /// The last life of the peer that was met though its state folder is a copy, or an older one; zeroes: there was none.
     fork: Cell<LifeId>,
-    /// When the peer was last heard, to within [`HEARD_STEP`].
+    /// When the peer was last heard, to within [`HEARD_STEP`]; of who was never met, since when its copies are known.
     heard_at: Cell<u64>,
     /// By path: no packet number below is accepted from the peer's newest card, whatever our cards remember.
     seen: [Cell<u64>; MAX_PATHS],
@@ -459,6 +459,10 @@ impl<'m> Channel<'m> {
         // The last one first.
         let known = lives.iter().rev().filter(|life| **life != LifeId::default());
         known.for_each(|life| self.note_copy(*life));
+        // What is kept from them is kept from here on.
+        if !self.cells.current.get().is_valid() && self.cells.heard_at.get() == 0 {
+            self.cells.heard_at.set(self.journal, self.handshake.listens_since.as_nanos());
+        }
     }
 
     /// Lives of the peer that were seen beside one that was met; zeroes: none.

@@ -485,14 +485,18 @@ fn a_lender_that_begins_anew_knows_who_is_a_copy() {
         let mut anew = config(1, lends());
         (anew.incarnation, anew.life, anew.seed) = (Incarnation(2), LifeId([8; 16]), Secret([8; 32]));
         anew.holders = vec![holder];
-        let anew = End::on(anew.new_memory(&arena), anew, now);
+        let memory = anew.new_memory(&arena);
         let [_, _, (_, copy)] = ends;
-        let mut ends = [(LENDER, anew), (STRANGER, copy)];
+        let mut ends = [(LENDER, End::on(memory, anew.clone(), now)), (STRANGER, copy)];
         run_ends(&mut ends, &mut now, Duration::from_secs(20));
         assert_eq!(is_open(&ends[1].1.card, now), !knows);
-        // What is kept is kept for the hold time, and not longer.
-        run_ends(&mut ends, &mut now, Duration::from_millis(10));
-        now += base::times::HOLD;
+        // What is kept is kept for the hold time, and not longer, whatever cards come and go in it.
+        now += base::times::HOLD / 2;
+        anew.generation = CardGeneration(2);
+        ends[0].1 = End::on(memory, anew, now);
+        run_ends(&mut ends, &mut now, Duration::from_secs(5));
+        assert_eq!(is_open(&ends[1].1.card, now), !knows);
+        now += base::times::HOLD / 2;
         run_ends(&mut ends, &mut now, Duration::from_secs(5));
         assert!(is_open(&ends[1].1.card, now));
     }
