@@ -404,7 +404,9 @@ impl<'w> World<'w> {
                 let waits = flow.state() == State::Open && !sender.is_empty();
                 let news = sender.committed();
                 let now = self.now;
-                let verdict = self.nodes[node].liveness[loan].check(now, unheard, waits, news);
+                let round_trip = card.channel_of(loan).and_then(Channel::round_trip).unwrap_or_default();
+                let round_trip = round_trip.as_nanos() as u64;
+                let verdict = self.nodes[node].liveness[loan].check(now, unheard, waits, news, round_trip);
                 self.judge(
                     names::LIVENESS,
                     verdict.map_err(|what| format!("node {node}, loan {loan}: {what}")),

@@ -57,7 +57,7 @@ fn t3_nothing_flushed_is_lost_with_the_lender() {
 fn t3_a_disk_that_lies_about_flushes_is_found_out() {
     let found = rounds(4, scale::first_seed(), |disk| disk.lie().unwrap());
     let error = found.expect_err("flushed writes were forgotten, and nobody noticed").to_string();
-    assert!(error.contains("since Nothing"), "{error}");
+    assert!(error.contains(" in place of version "), "{error}");
 }
 
 /// A write is answered, then the lender dies and its disk forgets the write. The borrower has kept it and writes it

@@ -73,8 +73,9 @@ impl Liveness {
 
     /// Before each event. `unheard`: the peer does not know this card, though it could. `waits`: something lies past
     /// committed, or lacks credit. `news`: how far the peer has committed; when that grows, and when a wait begins, the
-    /// next probe is not backed off.
-    pub(crate) fn check(&mut self, now: u64, unheard: bool, waits: bool, news: u64) -> Verdict {
+    /// next probe is not backed off. `round_trip`: what the card takes for one. It may be long where acknowledgements were
+    /// lost, though no frame was late; longer than heartbeats are apart it is not for that.
+    pub(crate) fn check(&mut self, now: u64, unheard: bool, waits: bool, news: u64, round_trip: u64) -> Verdict {
         if unheard && now - self.last_sent > GREETING_GAP {
             return Err(format!("a card started at {} was silent since {}", self.started, self.last_sent));
         }
@@ -84,7 +85,8 @@ impl Liveness {
         }
         self.checked = now;
         // A probe waits for twice the round trip.
-        let gap = PROBE_GAP + 2 * self.latest.iter().max().copied().unwrap_or_default();
+        let latest = self.latest.iter().max().copied().unwrap_or_default();
+        let gap = PROBE_GAP + 2 * latest.max(round_trip.min(SAMPLE));
         if waits && self.last_asked <= self.news_at && now - self.news_at > gap {
             return Err(format!(
                 "nobody has asked since {} what became of number {news} and above",
@@ -106,9 +108,23 @@ mod tests {
         let mut end = Liveness::default();
         end.started(100 * MS);
         end.heard(200 * MS, 0, first);
-        end.check(200 * MS, false, false, 7)?;
-        end.check(200 * MS, false, false, 7)?;
-        end.check(now, false, true, 7)
+        end.check(200 * MS, false, false, 7, 0)?;
+        end.check(200 * MS, false, false, 7, 0)?;
+        end.check(now, false, true, 7, 0)
+    }
+
+    #[test]
+    fn who_knows_a_long_round_trip_may_wait_for_two_of_them_and_not_for_ever() {
+        let waits_until = |now, round_trip| {
+            let mut end = Liveness::default();
+            end.started(100 * MS);
+            end.check(200 * MS, false, false, 7, round_trip)?;
+            end.check(200 * MS, false, false, 7, round_trip)?;
+            end.check(now, false, true, 7, round_trip)
+        };
+        waits_until(429 * MS, 80 * MS).unwrap();
+        waits_until(431 * MS, 80 * MS).unwrap_err();
+        waits_until(671 * MS, 60_000 * MS).unwrap_err();
     }
 
     #[test]
@@ -135,9 +151,9 @@ mod tests {
                 now += 250 * MS;
                 end.heard(now, rail, now - MS);
             }
-            end.check(now, false, false, 7)?;
-            end.check(now, false, false, 7)?;
-            end.check(now + 500 * MS, false, true, 7)
+            end.check(now, false, false, 7, 0)?;
+            end.check(now, false, false, 7, 0)?;
+            end.check(now + 500 * MS, false, true, 7, 0)
         };
         ends_silent(0, 0).unwrap();
         ends_silent(0, 1).unwrap();

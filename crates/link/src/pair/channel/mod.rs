@@ -625,6 +625,11 @@ impl<'m> Channel<'m> {
         self.handshake.last_heard
     }
 
+    /// The smoothed round trip of the path that is taken, once there was one.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.paths.best_round_trip()
+    }
+
     /// When this card began to listen.
     pub fn listens_since(&self) -> Instant {
         self.handshake.listens_since
