@@ -75,7 +75,14 @@ impl Liveness {
     /// committed, or lacks credit. `news`: how far the peer has committed; when that grows, and when a wait begins, the
     /// next probe is not backed off. `round_trip`: what the card takes for one. It may be long where acknowledgements were
     /// lost, though no frame was late; longer than heartbeats are apart it is not for that.
-    pub(crate) fn check(&mut self, now: u64, unheard: bool, waits: bool, news: u64, round_trip: u64) -> Verdict {
+    pub(crate) fn check(
+        &mut self,
+        now: u64,
+        unheard: bool,
+        waits: bool,
+        news: u64,
+        round_trip: u64,
+    ) -> Verdict {
         if unheard && now - self.last_sent > GREETING_GAP {
             return Err(format!("a card started at {} was silent since {}", self.started, self.last_sent));
         }
