@@ -9,8 +9,8 @@ use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
-    Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, LendConfig, LoanConfig, LoanRole,
-    MediaError, MediaId, Name, NodeKey, RailConfig, Route, Secret, Tenancy, Egress,
+    Address, BorrowEdge, Card, CardConfig, DriveConfig, Egress, FunctionId, LendConfig, LoanConfig, LoanRole,
+    MediaError, MediaId, Name, NodeKey, RailConfig, Route, Secret, Tenancy,
 };
 
 use crate::frames::{Body, Which, behind_key, seal};

@@ -61,7 +61,12 @@ impl World<'_> {
         self.functions[function].lending = Lending::Going;
         self.fleet.withdrawn += 1;
         // What is not durable of it is not wanted any more.
-        let is_of_it = |event: &Event| matches!(event, Event::Performed(at, _, Effect::StoreTenancy { loan, .. }) if *at == node && *loan == place);
+        let is_of_it = |event: &Event| match event {
+            Event::Performed(at, _, effect) => {
+                matches!(**effect, Effect::StoreTenancy { loan, .. } if *at == node && loan == place)
+            }
+            _ => false,
+        };
         self.queue.retain(|_, event| !is_of_it(event));
         self.nodes[node].agent.handle_withdrawn(place, [place]);
         self.drive_agent(node);

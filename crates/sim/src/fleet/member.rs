@@ -593,7 +593,7 @@ impl World<'_> {
                 return;
             }
         };
-        self.schedule(after, Event::Performed(node, self.nodes[node].life, effect));
+        self.schedule(after, Event::Performed(node, self.nodes[node].life, Box::new(effect)));
     }
 
     /// What an agent wanted done is, if it still lives.

@@ -126,7 +126,7 @@ enum Event {
     /// Its agent has.
     Agent(usize),
     /// What the agent of this life of a node has asked for is done.
-    Performed(usize, u64, Effect),
+    Performed(usize, u64, Box<Effect>),
     Arrival(Arrival),
     /// The disk has ended this request of a node.
     Disk(usize, u64),
