@@ -26,6 +26,10 @@ pub(crate) struct Liveness {
     news_at: u64,
     /// The last event.
     checked: u64,
+    /// What the card took for a round trip before it, and at most since the last news: a probe is armed with what
+    /// it is then.
+    round_trip: u64,
+    longest: u64,
     /// By rail, the longest way of a frame that came late: the card takes it for a part of a round trip, of which each
     /// later one leaves less.
     latest: [u64; RailId::COUNT],
@@ -89,11 +93,13 @@ impl Liveness {
         if news != self.news || !waits {
             // It came with the event before this one.
             (self.news, self.news_at) = (news, self.checked);
+            self.longest = self.round_trip;
         }
-        self.checked = now;
+        self.longest = self.longest.max(round_trip);
+        (self.checked, self.round_trip) = (now, round_trip);
         // A probe waits for twice the round trip.
         let latest = self.latest.iter().max().copied().unwrap_or_default();
-        let gap = PROBE_GAP + 2 * latest.max(round_trip.min(SAMPLE));
+        let gap = PROBE_GAP + 2 * latest.max(self.longest.min(SAMPLE));
         if waits && self.last_asked <= self.news_at && now - self.news_at > gap {
             return Err(format!(
                 "nobody has asked since {} what became of number {news} and above",
@@ -127,7 +133,9 @@ mod tests {
             end.started(100 * MS);
             end.check(200 * MS, false, false, 7, round_trip)?;
             end.check(200 * MS, false, false, 7, round_trip)?;
-            end.check(now, false, true, 7, round_trip)
+            // A shorter one is known by then, and the probe armed.
+            end.check(200 * MS, false, true, 7, MS)?;
+            end.check(now, false, true, 7, MS)
         };
         waits_until(429 * MS, 80 * MS).unwrap();
         waits_until(431 * MS, 80 * MS).unwrap_err();
