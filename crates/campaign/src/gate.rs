@@ -3,7 +3,8 @@
 //! Most tests wait most of the time, and run beside any other: [`crate::world::World`] takes their place for them. One
 //! that computes, above all with a guest, begins with [`computes`]; one whose times others would spoil begins with
 //! [`alone`]. Nothing else is shared: each world has namespaces and a folder of its own, and no test changes its
-//! process (environment, current folder, limits, signals). One that had to would be a program of its own.
+//! process (environment, current folder, limits, signals). One that had to would be a program of its own. A test makes
+//! its worlds in its own thread, and keeps the first one as long as any.
 
 use std::num::NonZero;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

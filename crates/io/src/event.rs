@@ -356,13 +356,13 @@ events! {
         This node goes on with a greater incarnation; if another one runs with a copy, give one of them a state \
         directory of its own"
 
-    /// A borrower knows a later life of this node.
-    Warning "state-refused" StateRefused { node: String, at: Option<String> } [what: String] => "{what}"
-
-    /// The lender does, and nothing can be done about it.
+    /// The same, and nothing can be done about it.
     Warning "state-not-raised" StateNotRaised { function: String, seen: u64 } [folder: String, error: String]
     => "the lender has seen a later life of this node than the state directory {folder} knows of, and does not let it \
         in: {error}; restore a newer copy of the folder, or give this node a new one"
+
+    /// A borrower knows a later life of this node.
+    Warning "state-refused" StateRefused { node: String, at: Option<String> } [what: String] => "{what}"
 
     /// Two programs have one identity.
     Warning "identity-shared" IdentityShared {

@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use base::ids::{Group, Incarnation, LifeId, NodeId, RailId, StreamId};
 use base::ledger::{Hook, LedgerError, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
+use base::times::HOLD;
 use base::{Instant, Rule};
 use device::{Limit, MEDIA_PAGES, MediaError, MediaFunction, MediaId, MediaKind, MediaOp};
 use fabric::{Decoder, WindowError};
@@ -105,7 +106,8 @@ impl core::fmt::Display for Unusable {
             Self::Drive(error) => write!(f, "the function cannot be used as a drive: {error}"),
             Self::Window(error) => write!(
                 f,
-                "its lender says that the function lies where nothing can ({error}): it is not used. Ask who runs the lender"
+                "its lender says that the function lies where nothing can ({error}): it is not used. Ask who \
+                 runs the lender"
             ),
             Self::NoRoom(error) => write!(
                 f,
@@ -337,6 +339,10 @@ impl<'m> Card<'m> {
             card.occupy(place)?;
             journal.commit();
         }
+        if card.ledger.root.begun_at.get() == 0 {
+            card.ledger.root.begun_at.set(journal, now.as_nanos());
+            journal.commit();
+        }
         let untold = card.loans.iter_with_places().filter(|(_, loan)| loan.is_untold());
         card.events.extend(untold.map(|(place, _)| CardEvent::Overtaken(place)));
         card.expect_holders()?;
@@ -401,8 +407,20 @@ impl<'m> Card<'m> {
                 self.peers.expect((holder, group), &self.ledger, &self.config, self.now)?;
             }
         }
+        (0..self.peers.len()).for_each(|place| self.tell_copies(place));
         self.call_holders(self.now);
         Ok(())
+    }
+
+    /// What is kept for whoever has something of this node is kept from the copies that the agent knows of, for the hold
+    /// time since this ledger was made. In a step of its own.
+    fn tell_copies(&mut self, place: usize) {
+        let begun = Instant::from_nanos(self.ledger.root.begun_at.get());
+        let Some(peer) = self.peers.get_mut(place).filter(|_| self.now.since(begun) < HOLD) else { return };
+        if let Some(holder) = self.config.holders.iter().find(|holder| holder.key == peer.key()) {
+            peer.channel.set_copies(begun, &holder.copies);
+            self.ledger.journal.commit();
+        }
     }
 
     fn set_lender(&self, place: usize, peer: usize) {

@@ -53,8 +53,6 @@ pub(crate) struct Contact {
     least_incarnation: Incarnation,
     /// Where it was, by rail, when it had something of this one.
     known: [Option<Address>; MAX_RAILS],
-    /// Lives of it that are copies.
-    copies: [LifeId; COPIES],
 }
 
 impl Contact {
@@ -62,8 +60,7 @@ impl Contact {
     pub(crate) fn of((key, group): (PublicKey, Group), card: &CardConfig) -> Self {
         let mut contact = Self::default();
         if let Some(holder) = card.holders.iter().find(|holder| holder.key == key) {
-            contact.domain = holder.domain;
-            (contact.known, contact.copies) = (holder.addresses.map(Address::known), holder.copies);
+            (contact.domain, contact.known) = (holder.domain, holder.addresses.map(Address::known));
         }
         for loan in &card.loans {
             let LoanRole::Borrow { lender, routes, .. } = &loan.role else { continue };
@@ -163,7 +160,6 @@ impl<'m> Peer<'m> {
             has_failed: false,
         };
         if peer.channel.peer().is_none() {
-            peer.channel.set_copies(&contact.copies);
             let known = RailId::ALL.into_iter().zip(contact.known);
             for (rail, address) in known.filter_map(|(rail, address)| Some((rail, address?))) {
                 for (own, _) in RailId::present(&card.rails) {
@@ -253,11 +249,13 @@ impl<'m> Peer<'m> {
         self.is_holder && self.cells.proven.get() != 0 && now.since(since) < HOLD
     }
 
-    /// Which lives of the node have something of this one, as the agent knows. Returns where it is if that is news.
+    /// Which lives of the node have something of this one, as the agent knows, and which are copies of those. Returns
+    /// where it is if that is news.
     pub(crate) fn set_holder(
         &mut self,
         now: Instant,
         lives: impl Iterator<Item = LifeId>,
+        copies: [LifeId; COPIES],
     ) -> Option<Whereabouts> {
         // A node knows where it is itself.
         let mut lives = lives.filter(|_| !self.is_own).peekable();
@@ -270,7 +268,6 @@ impl<'m> Peer<'m> {
         }
         let (_, _, domain) = self.channel.peer()?;
         let addresses = RailId::ALL.map(|rail| self.cells.proven_address(rail).into());
-        let copies = self.channel.copies();
         let located = Some(Whereabouts { key: self.key, domain, addresses, copies });
         let is_news = self.located != located;
         self.located = located;

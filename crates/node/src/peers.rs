@@ -2,12 +2,13 @@
 //! while there is any, and keeps it as long as a stream is open.
 
 use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::Instant;
 use base::ids::{Group, LifeId, NodeId};
 use base::ledger::{Journal, RegionError};
 use base::times::SILENCE;
-use link::pair::{Channel, Known, Presence};
+use link::pair::{COPIES, Channel, Known, Presence};
 use link::{PublicKey, derive};
 
 use crate::cells::{NodeLedger, PeerCells, SPARE_PEERS, peer_places};
@@ -119,16 +120,33 @@ impl<'m> Peers<'m> {
         journal: Journal<'m>,
         holders: &[(NodeId, Group, LifeId)],
     ) -> Vec<Whereabouts> {
+        let copies = self.copies();
         let peers = self.places.iter_mut().flatten().filter(|peer| !peer.has_failed());
         let located = peers.filter_map(|peer| {
             let of = (peer.node(), peer.group());
+            let copies = copies.get(&peer.node()).copied().unwrap_or_default();
             let first = holders.partition_point(|&(node, group, _)| (node, group) < of);
             let lives = holders[first..].iter().take_while(|&&(node, group, _)| (node, group) == of);
-            peer.set_holder(now, lives.map(|(.., life)| *life))
+            peer.set_holder(now, lives.map(|(.., life)| *life), copies)
         });
         let located = located.collect();
         journal.commit();
         located
+    }
+
+    /// By node, which lives of it are copies in any of its groups, in ascending order: else those of one group would
+    /// be news for another, and what is kept of the node would change with each of them.
+    fn copies(&self) -> BTreeMap<NodeId, [LifeId; COPIES]> {
+        let mut all: BTreeMap<NodeId, BTreeSet<LifeId>> = BTreeMap::new();
+        for peer in self.places.iter().flatten() {
+            let copies = peer.channel.copies().into_iter().filter(|life| *life != LifeId::default());
+            all.entry(peer.node()).or_default().extend(copies);
+        }
+        let first = |lives: BTreeSet<LifeId>| {
+            let mut lives = lives.into_iter();
+            core::array::from_fn(|_| lives.next().unwrap_or_default())
+        };
+        all.into_iter().map(|(node, lives)| (node, first(lives))).collect()
     }
 
     /// Whether a node that calls in a group has a place, or could have one.

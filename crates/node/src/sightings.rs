@@ -45,8 +45,8 @@ impl Cause {
     fn rank(self) -> u8 {
         match self {
             Self::NotAllowed | Self::Unproven => 1,
-            Self::Twin => 2,
-            Self::OwnTwin | Self::OwnRefusal | Self::OwnOutdated => 3,
+            Self::Twin | Self::OwnOutdated => 2,
+            Self::OwnTwin | Self::OwnRefusal => 3,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The NBD client against two servers that others wrote, and against servers that break the protocol.
 
+use campaign::gate;
 use campaign::nbd_client::{ConnectOptions, Errno, NbdClient, NbdError, Request};
 use campaign::process::{Process, poll_until};
 use campaign::random::Random;
@@ -149,16 +150,19 @@ fn exercise(server: &Server, structured: bool) {
 
 #[test]
 fn nbdkit_with_structured_replies() {
+    let _place = gate::waits();
     exercise(&Server::nbdkit("structured", &["memory", "16M"]), true);
 }
 
 #[test]
 fn nbdkit_with_simple_replies() {
+    let _place = gate::waits();
     exercise(&Server::nbdkit("simple", &["memory", "16M"]), false);
 }
 
 #[test]
 fn qemu_nbd_with_either() {
+    let _place = gate::waits();
     let server = Server::qemu_nbd("qemu");
     exercise(&server, true);
     campaign::tools::empty_image(&server.folder.0.join("image"), SIZE).unwrap();
@@ -167,6 +171,7 @@ fn qemu_nbd_with_either() {
 
 #[test]
 fn a_server_that_blocks_on_its_replies_is_drained() {
+    let _place = gate::waits();
     // One thread that answers each request before it takes the next: 64 large reads, then writes that it will not take
     // until the reads have been fetched.
     let server = Server::nbdkit("blocked", &["--threads=1", "memory", "16M"]);

@@ -3,6 +3,7 @@
 //! refused has an errno and a counter, the neighbour does not notice, and the next client is served.
 
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, binary, card, kill_card, number, start_slot, status};
+use campaign::gate;
 use campaign::host::{Domain, Host};
 use campaign::process::{poll_until, run_to_end};
 use campaign::random::Random;
@@ -494,6 +495,7 @@ fn behave(socket: &Path, is_over: &AtomicBool) -> (u64, Duration) {
 
 #[test]
 fn t13_whoever_misbehaves_has_only_his_own_slot() {
+    let _place = gate::computes();
     let (world, _lender, mut host, [good, bad]) = start_neighbours();
     let start = Instant::now();
     let is_over = AtomicBool::new(false);

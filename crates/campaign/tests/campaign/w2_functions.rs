@@ -156,6 +156,7 @@ fn w2_sixty_four_functions_and_a_noisy_neighbour() {
 
 #[test]
 fn w2_a_limit_is_changed_while_the_function_is_used() {
+    let _place = gate::alone();
     let (world, image) = world();
     let (lender, lines) = lend(world.right(), image.to_str().unwrap(), 2);
     let borrower = Borrower::start(world.left(), &lines[1], &[]).unwrap();

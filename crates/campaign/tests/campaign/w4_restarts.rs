@@ -3,6 +3,7 @@
 //! `--io-timeout` costs errors, and those end when it is back.
 
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, number, status};
+use campaign::gate;
 use campaign::load::{Load, Model, connect};
 use campaign::process::poll_until;
 use campaign::world::{World, WorldConfig};
@@ -96,6 +97,7 @@ fn w2_a_lender_killed_that_comes_back_on_another_port_calls_its_borrower() {
 
 #[test]
 fn w4_a_lender_away_for_longer_than_the_io_timeout_costs_errors_until_it_is_back() {
+    let _place = gate::computes();
     let seed = scale::first_seed();
     let (world, image) = world(seed);
     let sources = [image.to_str().unwrap()];
@@ -127,6 +129,7 @@ fn w4_a_lender_away_for_longer_than_the_io_timeout_costs_errors_until_it_is_back
 
 #[test]
 fn w4_a_borrower_restarted_finds_everything_it_had_written() {
+    let _place = gate::computes();
     let seed = scale::first_seed();
     let (world, image) = world(seed);
     let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();

@@ -2,8 +2,8 @@
 //!
 //! Two nodes run as children of the same program, and are reached only in the ways that anybody has: the line, the NBD
 //! or vfio-user socket, the control socket, signals. A [`load`] reads, writes and verifies through them: a [`client`]
-//! in this process, or with `--vm` a [`vm`] with fio in it. [`phases`] does the harm; [`report`], [`words`], [`page`] and
-//! [`plot`] say what came out. At the end both nodes are stopped in order and the image is compared on disk.
+//! in this process, or with `--vm` a [`vm`] with fio in it. [`phases`] does the harm; [`report`], [`words`], [`page`]
+//! and [`plot`] say what came out. At the end both nodes are stopped in order and the image is compared on disk.
 //!
 //! Everything lies in a private folder that goes with the demo, also when it is interrupted. Left out: performance,
 //! which `causeway bench` measures.

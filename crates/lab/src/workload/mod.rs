@@ -1,7 +1,7 @@
 //! A client whose data must survive: verified reads and writes over NBD, several at a time, all the time.
 //!
-//! [`model`](Model) says what the drive must hold, [`tally`](Recorder) counts. The demo and the campaign use the same, in
-//! another [`Mix`].
+//! [`model`](Model) says what the drive must hold, [`tally`](Recorder) counts. The demo and the campaign use the same,
+//! in another [`Mix`].
 
 mod model;
 mod tally;

@@ -1,8 +1,8 @@
 //! What a drive must contain, byte by byte.
 //!
-//! A region of it is written to: each block there holds a pattern that follows from the seed, its number and how often it
-//! was written, so that a lost, doubled, misplaced or old write shows. What lies before may be a copy of a file that is
-//! only ever read; the file itself says what it must contain.
+//! A region of it is written to: each block there holds a pattern that follows from the seed, its number and how often
+//! it was written, so that a lost, doubled, misplaced or old write shows. What lies before may be a copy of a file
+//! that is only ever read; the file itself says what it must contain.
 
 use std::fs::File;
 use std::io;

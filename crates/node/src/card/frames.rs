@@ -7,7 +7,7 @@ use base::Instant;
 use base::ids::{Group, NodeId, RailId};
 use link::PathId;
 use link::frame::{FrameError, Header, Kind};
-use link::pair::{Call, Event, Heard, LobbyConfig, OpenRefusal, Presence, Reception, Said, Why};
+use link::pair::{Call, Event, Heard, LobbyConfig, OpenRefusal, Presence, Reception, Refusal, Said, Why};
 
 use super::{Card, CardEvent, Egress, FrameBuffers, Outgoing};
 use crate::bucket::Bucket;
@@ -225,6 +225,9 @@ impl<'m> Card<'m> {
                     return self.lobby.refuse(now, call, Why::NoRoom, &from.0, frame);
                 }
                 self.events.extend(has_left.then_some(CardEvent::Left(place)));
+                // It may be a copy of whoever has something.
+                self.tell_copies(place);
+                self.call_holders(now);
                 place
             }
             Entry::Full => return self.lobby.refuse(now, call, Why::NoRoom, &from.0, frame),
@@ -343,14 +346,13 @@ impl<'m> Card<'m> {
     }
 
     /// The peer in a place has answered a call with no.
-    fn hear_refusal(&mut self, place: usize, refusal: link::pair::Refusal) {
-        use link::pair::Refusal as Why;
+    fn hear_refusal(&mut self, place: usize, refusal: Refusal) {
         let its: Vec<_> = (0..self.loans.len()).filter(|loan| self.borrows_from(*loan, place)).collect();
         let (peer, own) = (&self.peers[place], self.config.identity.id());
         match refusal {
-            Why::Twin { .. } => self.note_sighting(Cause::OwnRefusal, own, peer.address()),
+            Refusal::Twin { .. } => self.note_sighting(Cause::OwnRefusal, own, peer.address()),
             // It has something of this node. What this one borrows, it asks for once more, as a later life.
-            Why::Outdated { .. } if its.is_empty() => {
+            Refusal::Outdated { .. } if its.is_empty() => {
                 self.note_sighting(Cause::OwnOutdated, peer.node(), peer.address());
             }
             _ => {}

@@ -2,7 +2,7 @@
 
 use base::ids::NodeId;
 use io::event::Event;
-use node::Refusal;
+use node::{Name, Refusal};
 
 use crate::status::age;
 
@@ -66,6 +66,11 @@ pub fn words(function: &str, refusal: &Refusal, own: NodeId) -> Option<String> {
         Refusal::Sealing => Some(format!(
             "{function}: one side encrypts and the other does not; give --insecure to both or to none"
         )),
+        Refusal::Twin { by } if *by == Name::default() => Some(format!(
+            "{function} is kept for another node with the identity of this one, which was there before the lender was \
+             started and is not heard at present: the state directory of one is a copy of the other's, or its machine \
+             is; give this node one of its own with --state-dir or `state_dir`, or end it and start the other one"
+        )),
         Refusal::Twin { by } => Some(format!(
             "{function} is in use by {by}, another node with the identity of this one: the state directory of one is a \
              copy of the other's, or its machine is; give this node one of its own with --state-dir or `state_dir`, or \
@@ -90,8 +95,6 @@ pub fn words(function: &str, refusal: &Refusal, own: NodeId) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use node::Name;
 
     use super::*;
 
@@ -123,5 +126,7 @@ mod tests {
         assert!(
             twin.contains("in use by first, another node with the identity") && twin.contains("--state-dir")
         );
+        let kept = words(Refusal::Twin { by: Name::default() });
+        assert!(kept.contains("kept for another node with the identity") && !kept.contains(" ,"), "{kept}");
     }
 }

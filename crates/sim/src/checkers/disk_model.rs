@@ -332,7 +332,8 @@ impl DiskModel {
         if start < self.anew {
             return Ok(());
         }
-        // One that was under way when the controller began anew comes once more: what is seen may be what it did before.
+        // One that was under way when the controller began anew comes once more: what is seen may be what it did
+        // before.
         let comes_no_more = |write: &Write| write.has_ended() || (self.once && write.start >= self.anew);
         if let [only] = fitting[..]
             && comes_no_more(&writes[only])

@@ -203,16 +203,18 @@ impl<'m> Channel<'m> {
         })
     }
 
-    /// Whether that life was seen beside the present one, or beside those that have something here, which may still come
-    /// back, started again, for what the two ends have with each other.
+    /// Whether that life was seen beside the present one, or beside those that have something here, which may still
+    /// come back, started again, for what the two ends have with each other.
     pub(super) fn is_copy(&self, now: Instant, life: LifeId, streams: &mut dyn Streams<'m>) -> bool {
         let present = self.cells.current.get();
-        let is_present = present.is_valid() && present.peer_life == life;
-        let is_it = !is_present && !self.tenants.contains(&life) && self.is_known_copy(life);
-        // The time goes on while cards come and go.
-        let known_at = Instant::from_nanos(self.cells.heard_at.get());
-        let heard = if present.is_valid() { self.last_heard() } else { known_at };
-        if !is_it || now.since(heard) >= HOLD {
+        let (is_other, known_at) = match present.is_valid() {
+            true => (present.peer_life != life, self.last_heard()),
+            // It may have come to have something since.
+            false => (!self.tenants.contains(&life), Instant::from_nanos(self.cells.copies_since.get())),
+        };
+        // The time goes on while cards come and go, but a new one listens first.
+        let is_kept = now.since(known_at) < HOLD || now.since(self.handshake.listens_since) < SILENCE;
+        if !is_other || !is_kept || !self.is_known_copy(life) {
             return false;
         }
         has_streams(streams) || self.has_something()
@@ -223,15 +225,14 @@ impl<'m> Channel<'m> {
         self.cells.copies.iter().any(|copy| copy.get() == life)
     }
 
-    /// That life was seen beside the one that is met.
+    /// That life was seen beside the one that is met: it is the last of whom that is forgotten.
     pub(super) fn note_copy(&mut self, life: LifeId) {
-        if self.is_known_copy(life) {
-            return;
+        let copies = &self.cells.copies;
+        let known = copies.iter().position(|copy| copy.get() == life);
+        for at in (1..=known.unwrap_or(copies.len() - 1)).rev() {
+            copies[at].set(self.journal, copies[at - 1].get());
         }
-        for at in (1..self.cells.copies.len()).rev() {
-            self.cells.copies[at].set(self.journal, self.cells.copies[at - 1].get());
-        }
-        self.cells.copies[0].set(self.journal, life);
+        copies[0].set(self.journal, life);
     }
 
     /// Whether the peer has something here.
@@ -334,8 +335,8 @@ impl<'m> Channel<'m> {
         if !pending.is_valid() || !current.is_valid() || pending.peer_life == current.peer_life {
             return;
         }
-        // What this card has sent was answered after a card before it had let the other one in. An answer to this card's
-        // own probe is noted where that ends, and one to what was sent before may have taken its time.
+        // What this card has sent was answered after a card before it had let the other one in. An answer to this
+        // card's own probe is noted where that ends, and one to what was sent before may have taken its time.
         if self.cells.pending_at.get() <= self.handshake.listens_since.as_nanos() {
             self.note_copy(pending.peer_life);
         }

@@ -374,7 +374,8 @@ impl<'m> Channel<'m> {
         self.events.push_back(Event::Met);
         if !same_pair {
             // Who was seen beside the life before is a copy of it, whatever incarnation it has now.
-            let was_beside = old.peer_life != keys.peer_life && self.is_known_copy(keys.peer_life);
+            let is_other = old.is_valid() && old.peer_life != keys.peer_life;
+            let was_beside = is_other && self.is_known_copy(keys.peer_life);
             if keys.is_fork_of(&old) || was_beside {
                 self.cells.fork.set(self.journal, keys.peer_life);
             }

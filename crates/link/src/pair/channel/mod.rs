@@ -99,10 +99,13 @@ pub struct ChannelCells {
     /// Other lives of the peer, seen while one that was met was there: copies of that node; zeroes: none. The last one
     /// first; of more the oldest are forgotten.
     copies: [Cell<LifeId>; COPIES],
-    /// The last life of the peer that was met though its state folder is a copy, or an older one; zeroes: there was none.
+    /// The last life of the peer that was met though its state folder is a copy, or an older one; zeroes: there was
+    /// none.
     fork: Cell<LifeId>,
-    /// When the peer was last heard, to within [`HEARD_STEP`]; of who was never met, since when its copies are known.
+    /// When the peer was last heard, to within [`HEARD_STEP`].
     heard_at: Cell<u64>,
+    /// Of a peer that was never met: since when its copies are known.
+    copies_since: Cell<u64>,
     /// By path: no packet number below is accepted from the peer's newest card, whatever our cards remember.
     seen: [Cell<u64>; MAX_PATHS],
     /// What has flowed in this course in streams that have ended.
@@ -454,15 +457,16 @@ impl<'m> Channel<'m> {
         self.tenants.extend(lives);
     }
 
-    /// These lives of the peer are copies of it, as a lender that was started anew has kept. See [`Channel::copies`].
-    pub fn set_copies(&mut self, lives: &[LifeId]) {
+    /// Of a peer that was never met: these lives of it are copies, as a lender that was started anew at `since` has kept.
+    /// See [`Channel::copies`].
+    pub fn set_copies(&mut self, since: Instant, lives: &[LifeId]) {
+        if self.cells.current.get().is_valid() {
+            return;
+        }
         // The last one first.
         let known = lives.iter().rev().filter(|life| **life != LifeId::default());
         known.for_each(|life| self.note_copy(*life));
-        // What is kept from them is kept from here on.
-        if !self.cells.current.get().is_valid() && self.cells.heard_at.get() == 0 {
-            self.cells.heard_at.set(self.journal, self.handshake.listens_since.as_nanos());
-        }
+        self.cells.copies_since.set(self.journal, since.as_nanos());
     }
 
     /// Lives of the peer that were seen beside one that was met; zeroes: none.
@@ -607,9 +611,9 @@ impl<'m> Channel<'m> {
         self.config.life
     }
 
-    /// The last life of the peer that was met here and had the identity of the one before it, but comes from a copy of its
-    /// state folder, or from an older one: what was left at the peer before may not be there. The ledger keeps it, also
-    /// when others are met after it; zeroes where there was none.
+    /// The last life of the peer that was met here and had the identity of the one before it, but comes from a copy of
+    /// its state folder, or from an older one: what was left at the peer before may not be there. The ledger keeps
+    /// it, also when others are met after it; zeroes where there was none.
     pub fn fork(&self) -> LifeId {
         self.cells.fork.get()
     }

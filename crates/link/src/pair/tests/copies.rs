@@ -552,8 +552,8 @@ fn who_was_not_let_in_any_more_is_a_copy_too() {
     }
 }
 
-/// The hold time is over, and the lender has not come back: its copy, known as such, is followed. What its drives hold is
-/// not what the borrower left at the lender, though the tenancy that the copy tells is the same.
+/// The hold time is over, and the lender has not come back: its copy, known as such, is followed. What its drives hold
+/// is not what the borrower left at the lender, though the tenancy that the copy tells is the same.
 #[test]
 fn a_known_copy_of_a_lender_that_is_followed_in_the_end_is_another_peer() {
     let arena = Arena::default();
@@ -593,4 +593,32 @@ fn a_known_copy_that_answers_first_stops_nobody_who_has_to_renew_keys() {
     world.nodes[0].commit();
     run_lenders(&mut world, &mut [(&mut lender, true), (&mut twin, true)], true, Duration::from_secs(60));
     assert!(world.nodes[0].slots[0].channel.is_met(), "nothing has flowed for 60 s, and both ends are there");
+}
+
+/// The copy has taken one function, and another one is still the original's: of the two who was refused beside the one
+/// that is met has nothing of it when that dies.
+#[test]
+fn who_was_refused_beside_the_one_that_is_met_has_nothing_of_it_though_something_else_is_its() {
+    let mut failed = Vec::new();
+    for has_another in [false, true] {
+        let arena = Arena::default();
+        let mut copies = Copies::begin(&arena, 7);
+        let original = copies.peer_life().unwrap();
+        copies.renew(COPY);
+        copies.is_there[ORIGINAL] = false;
+        copies.run_for(RAIL_VERDICT * 20);
+        assert!(copies.is_open(COPY));
+        let copy = copies.peer_life().unwrap();
+        let tenants = if has_another { vec![original, copy] } else { vec![copy] };
+        copies.lender.slots[0].channel.set_tenants(tenants);
+        copies.is_there[ORIGINAL] = true;
+        copies.run_for(RAIL_VERDICT * 20);
+        assert!(copies.is_open(COPY) && copies.is_twin(ORIGINAL));
+        copies.is_there[COPY] = false;
+        copies.run_for(RAIL_VERDICT * 30);
+        if copies.peer_life() != Some(copy) {
+            failed.push(has_another);
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?}");
 }

@@ -403,8 +403,8 @@ fn a_borrower_whose_card_dies_still_learns_that_its_lender_is_of_a_copied_folder
     }
 }
 
-/// It has been told once that its lender is of an older folder, and has gone on. The lender takes its drive out and puts
-/// it in again (two reloads): nobody else has used it in between.
+/// It has been told once that its lender is of an older folder, and has gone on. The lender takes its drive out and
+/// puts it in again (two reloads): nobody else has used it in between.
 #[test]
 fn who_was_told_of_a_copied_folder_is_not_told_again_when_its_stream_opens_anew() {
     let arena = Arena::default();
@@ -500,4 +500,129 @@ fn a_lender_that_begins_anew_knows_who_is_a_copy() {
         run_ends(&mut ends, &mut now, Duration::from_secs(5));
         assert!(is_open(&ends[1].1.card, now));
     }
+}
+
+/// The hold time is over, and one answer gets lost just then.
+#[test]
+fn a_copy_is_let_in_after_the_hold_time_though_an_answer_gets_lost() {
+    let mut outcome = Vec::new();
+    for loses in [false, true] {
+        let arena = Arena::default();
+        let mut now = Instant::ZERO;
+        let mut net = Net::new(&arena);
+        net.run(&mut now, Duration::from_millis(500));
+        let mut copy = config(2, borrow(BorrowEdge::Program));
+        (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), LifeId([7; 16]), Secret([7; 32]));
+        let copy = End::on(copy.new_memory(&arena), copy, now);
+        let [lender, borrower] = net.ends;
+        let mut ends = [(LENDER, lender), (BORROWER, borrower), (STRANGER, copy)];
+        run_ends(&mut ends, &mut now, Duration::from_secs(3));
+        let located = |event: &CardEvent| match event {
+            CardEvent::Located(holder) => Some(*holder),
+            _ => None,
+        };
+        let holder = ends[0].1.events.iter().rev().find_map(located).unwrap();
+        let mut anew = config(1, lends());
+        (anew.incarnation, anew.life, anew.seed) = (Incarnation(2), LifeId([8; 16]), Secret([8; 32]));
+        anew.holders = vec![holder];
+        let begun = now;
+        let memory = anew.new_memory(&arena);
+        let [_, _, (_, copy)] = ends;
+        let mut ends = [(LENDER, End::on(memory, anew, now)), (STRANGER, copy)];
+        run_ends(&mut ends, &mut now, Duration::from_secs(20));
+        assert!(!is_open(&ends[1].1.card, now));
+        now = begun + (base::times::HOLD - Duration::from_secs(3));
+        run_ends(&mut ends, &mut now, Duration::from_millis(2900));
+        assert!(!is_open(&ends[1].1.card, now));
+        if loses {
+            // What the lender sends gets lost for a moment: nobody is there.
+            ends[1].0 = ELSEWHERE;
+            let until = begun + base::times::HOLD + Duration::from_millis(1500);
+            while now < until {
+                // What the copy sends comes from where it was.
+                now += TICK;
+                ends[0].1.card.handle_timeout(now);
+                while ends[0].1.card.poll_event().is_some() {}
+                let (_, end) = &mut ends[1];
+                end.card.handle_timeout(now);
+                while end.card.poll_event().is_some() {}
+                let mut frames = Vec::new();
+                while let Some(outgoing) = end.card.poll_transmit(now, &mut end.buffers) {
+                    frames.push(end.buffers.buffer[..outgoing.len].to_vec());
+                }
+                for mut frame in frames {
+                    ends[0].1.card.handle_frame(now, RailId::ALL[0], STRANGER, &mut frame);
+                }
+                let (_, end) = &mut ends[0];
+                while end.card.poll_transmit(now, &mut end.buffers).is_some() {}
+            }
+            ends[1].0 = STRANGER;
+        }
+        run_ends(&mut ends, &mut now, Duration::from_secs(30));
+        outcome.push((loses, is_open(&ends[1].1.card, now), now.since(begun)));
+    }
+    assert!(outcome.iter().all(|it| it.1), "{outcome:?}");
+}
+
+/// A node has functions in two groups, and a copy of it asks in one of them: what is kept of copies is kept a node.
+#[test]
+fn who_is_a_copy_in_one_group_is_not_forgotten_for_the_other() {
+    let arena = Arena::default();
+    let mut now = Instant::ZERO;
+    let two = |node: u64, role: LoanRole, other: LoanRole| {
+        let mut it = config(node, role);
+        let second = LoanConfig {
+            secret: Secret([6; 32]),
+            function: FunctionId(8),
+            group: Group(7),
+            tenancy: Tenancy::default(),
+            role: other,
+            ..it.loans[0].clone()
+        };
+        it.loans.push(second);
+        it
+    };
+    let mut lends_both = two(1, lends(), LoanRole::Lend(LendConfig::of(1)));
+    lends_both.drives.push(Some(DriveConfig::new(1 << 12, 512, 8)));
+    let both = two(2, borrow(BorrowEdge::Program), borrow(BorrowEdge::Program));
+    let mut copy = config(2, borrow(BorrowEdge::Program));
+    (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), LifeId([7; 16]), Secret([7; 32]));
+    let lender_memory = lends_both.new_memory(&arena);
+    let lender = End::on(lender_memory, lends_both.clone(), now);
+    let borrower = End::on(both.new_memory(&arena), both, now);
+    let mut ends = vec![(LENDER, lender), (BORROWER, borrower)];
+    run_ends(&mut ends[..], &mut now, Duration::from_millis(500));
+    let copy = End::on(copy.new_memory(&arena), copy, now);
+    ends.push((STRANGER, copy));
+    run_ends(&mut ends[..], &mut now, Duration::from_secs(3));
+    let located = |events: &[CardEvent]| {
+        let of = |event: &CardEvent| match event {
+            CardEvent::Located(holder) => Some(*holder),
+            _ => None,
+        };
+        events.iter().rev().find_map(of)
+    };
+    let first = located(&ends[0].1.events).unwrap();
+    println!("stored after refusal: {:?}", first.copies.contains(&LifeId([7; 16])));
+    // The next card of the lender, told by its agent what was stored last.
+    let tenancies: Vec<_> = ends[0]
+        .1
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            CardEvent::Tenant(loan, tenancy) => Some((*loan, *tenancy)),
+            _ => None,
+        })
+        .collect();
+    for (loan, tenancy) in tenancies {
+        lends_both.loans[loan].tenancy = tenancy;
+    }
+    lends_both.generation = CardGeneration(2);
+    lends_both.holders = vec![first];
+    ends[0].1 = End::on(lender_memory, lends_both, now);
+    run_ends(&mut ends[..], &mut now, Duration::from_secs(3));
+    let next = located(&ends[0].1.events);
+    println!("stored after next card: {:?}", next.map(|it| it.copies.contains(&LifeId([7; 16]))));
+    let last = next.unwrap_or(first);
+    assert!(last.copies.contains(&LifeId([7; 16])), "what the folder has last");
 }

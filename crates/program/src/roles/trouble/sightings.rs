@@ -183,7 +183,7 @@ impl Seen {
     }
 
     fn is_refusal(&self) -> bool {
-        matches!(self.cause, Cause::NotAllowed | Cause::Unproven | Cause::OwnOutdated)
+        matches!(self.cause, Cause::NotAllowed | Cause::Unproven)
     }
 
     /// It is about the identity of this node.
@@ -235,9 +235,9 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
         }
         Cause::OwnOutdated => {
             let what = format!(
-                "node {node} at {by} has something of this node and refuses it: it has seen a later life of it, so the state \
-                 directory here was restored or copied. If the later one is gone for good, give that node the line that is printed \
-                 here; else stop this node and start that one"
+                "node {node} at {by} has something of this node and refuses it, since it has seen a later life of it, \
+                 as it says. If the state directory here was restored or copied, and the later one is gone for good, \
+                 give that node the line that is printed here; if that one is there, stop this one"
             );
             return Event::StateRefused { node, at, what };
         }
