@@ -142,7 +142,8 @@ fn w2_sixty_four_functions_and_a_noisy_neighbour() {
     scale::report(&format!(
         "w2: while 63 quiet functions had {median} requests each (least {least}), a noisy neighbour had {noisy}"
     ));
-    // Each request waits as long as any other. With 64 of them under way a neighbour gets 64 times what each of the
+    // Shares of a medium are tested beside it (`device`, `FairShare`); here clients and cards are the limit, and each
+    // request waits as long as any other. With 64 of them under way a neighbour gets 64 times what each of the
     // others gets, and one that came before them would get all.
     assert!(noisy < 2 * 64 * median, "{noisy} of the noisy one, {median} of each quiet one");
     assert!(least * 2 > median, "nobody starves: {each:?}");

@@ -151,7 +151,8 @@ fn buffers_are_reported() {
     );
 }
 
-/// Prints datagrams a second, one thread sending and receiving in turn. `cargo test --release -- --ignored rate`
+/// Prints datagrams a second, one thread sending and receiving in turn:
+/// `cargo test --release -p causeway-io -- --ignored rate`
 #[test]
 #[ignore = "a measurement"]
 fn rate() {
