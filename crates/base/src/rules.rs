@@ -72,6 +72,8 @@ pub enum Rule {
     HoldAfterRestart,
     /// Another life of a node takes its function only when the one before has left a probe unanswered.
     ProbeBeforeTakeOver,
+    /// A life that was seen beside the one that is met has nothing of it, for as long as that is kept.
+    KeepFromCopies,
     /// A node with an older incarnation than was seen, or with the same one in another life, is not let in.
     RefuseOutdated,
     /// Refusals are apart in time.
@@ -101,7 +103,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 44] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -133,6 +135,7 @@ impl Rule {
         Self::LookAtImages,
         Self::HoldAfterRestart,
         Self::ProbeBeforeTakeOver,
+        Self::KeepFromCopies,
         Self::RefuseOutdated,
         Self::PauseRefusals,
         Self::ProveAddresses,

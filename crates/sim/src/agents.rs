@@ -152,7 +152,11 @@ impl World<'_> {
                 CardEvent::MediaFault(drive) => self.report_loss(drive),
                 CardEvent::Refused(loan, refusal) if node != LENDER => {
                     self.marks.set(Mark::Refused);
-                    self.marks.set_if(Mark::TwinRefused, matches!(refusal, Refusal::Twin { .. }));
+                    if let Refusal::Twin { .. } = refusal {
+                        self.marks.set(Mark::TwinRefused);
+                        let life = self.life_of(node);
+                        self.loans.iter_mut().for_each(|lent| lent.take_over.is_twin(life));
+                    }
                     if let Refusal::Outdated { seen } = refusal {
                         self.marks.set(Mark::Outdated);
                         let now = Instant::from_nanos(self.now);

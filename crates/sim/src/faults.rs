@@ -4,7 +4,7 @@ use base::Instant;
 use link::Tenancy;
 
 use crate::death::Switch;
-use crate::identity::holder_of;
+use crate::identity::{holder_of, life_of_id};
 use crate::marks::Mark;
 use crate::media::Media;
 use crate::network::RAILS;
@@ -257,12 +257,14 @@ impl World<'_> {
         }
         let holder = |tenancy: &Tenancy| holder_of(tenancy).filter(|_| tenancy.is_held);
         let known: Vec<_> = self.loans.iter().filter_map(|lent| holder(&lent.tenancy)).collect();
+        let kept = self.nodes[LENDER].holders.iter().flat_map(|holder| holder.copies);
+        let twins: Vec<_> = kept.filter_map(life_of_id).collect();
         for loan in 0..self.loans.len() {
             if node == LENDER {
                 self.loans[loan].disk.end_half();
                 self.loans[loan].owner.lender_began(self.now);
                 let holder = holder(&self.loans[loan].tenancy);
-                self.loans[loan].take_over.lender_began(self.now, holder, &known);
+                self.loans[loan].take_over.lender_began(self.now, holder, &known, &twins);
                 self.loans[loan].unmarked.clear();
             } else {
                 (0..node::EDGE_CONNECTIONS).for_each(|slot| self.hang_up(node, loan, slot));

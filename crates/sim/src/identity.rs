@@ -65,7 +65,12 @@ pub(crate) fn life_id(life: Life) -> LifeId {
 
 /// The life that has, or had, a function.
 pub(crate) fn holder_of(tenancy: &Tenancy) -> Option<Life> {
-    let bits = u128::from_le_bytes(tenancy.life.0);
+    life_of_id(tenancy.life)
+}
+
+/// Which life calls itself so.
+pub(crate) fn life_of_id(id: LifeId) -> Option<Life> {
+    let bits = u128::from_le_bytes(id.0);
     let node = ((bits >> 64) as usize).checked_sub(1)?;
     Some(Life { node, number: bits as u64 })
 }

@@ -1,12 +1,13 @@
 //! A function is taken from a life by another one of the same node only when that life has left a question of the
-//! lender unanswered for so long that it is taken for gone.
+//! lender unanswered for so long that it is taken for gone; by one that was refused as its twin, only when the hold time
+//! is over.
 //!
 //! What counts is what was said: the newest packet of the lender that a life has acknowledged, in a frame that the
 //! lender has accepted, shows how long ago the two last spoke to each other.
 
 use std::collections::BTreeMap;
 
-use base::times::{HANDSHAKE_RETRY_MAX, RAIL_VERDICT, SILENCE};
+use base::times::{HANDSHAKE_RETRY_MAX, HOLD, RAIL_VERDICT, SILENCE};
 use link::PathId;
 
 use super::Verdict;
@@ -29,6 +30,8 @@ pub(crate) struct TakeOver {
     /// The lives that have a function of it then, this one or another: each of them has come when those before it were
     /// gone, and another one as well if it was before.
     known: Vec<Life>,
+    /// Lives that were refused as twins by the lender's present life, or are known as such from the one before.
+    twins: Vec<Life>,
 }
 
 impl TakeOver {
@@ -48,9 +51,15 @@ impl TakeOver {
         *answered = asked.unwrap_or(0).max(*answered);
     }
 
-    /// The lender's next life begins, with what its state folder says of who has the function.
-    pub(crate) fn lender_began(&mut self, now: u64, holder: Option<Life>, known: &[Life]) {
-        *self = Self { holder, began: Some(now), known: known.to_vec(), ..Self::default() };
+    /// The lender's next life begins, with what its state folder says of who has the function, and of who is a twin.
+    pub(crate) fn lender_began(&mut self, now: u64, holder: Option<Life>, known: &[Life], twins: &[Life]) {
+        let (known, twins) = (known.to_vec(), twins.to_vec());
+        *self = Self { holder, began: Some(now), known, twins, ..Self::default() };
+    }
+
+    /// This life has heard from the lender that it is a twin.
+    pub(crate) fn is_twin(&mut self, life: Life) {
+        self.twins.push(life);
     }
 
     /// The function is `taker`'s from now on. If it was another life's, returns that one.
@@ -77,10 +86,18 @@ impl TakeOver {
             (None, Some(began)) => now - began >= (SILENCE + HANDSHAKE_RETRY_MAX).as_nanos() as u64,
             (None, None) => true,
         };
+        let (answered, began) = (self.answered.get(&former), self.began);
+        // Who has something here, too, and calls first after a start of the lender, is not asked.
+        let is_free = answered.is_none() && self.known.contains(&taker);
+        let kept_since = answered.copied().or(began).unwrap_or_default();
+        if self.twins.contains(&taker) && !is_free && now - kept_since < HOLD.as_nanos() as u64 {
+            return Err(format!(
+                "{taker:?} takes the function from {former:?}, as whose twin it was refused"
+            ));
+        }
         if waited {
             return Ok(());
         }
-        let (answered, began) = (self.answered.get(&former), self.began);
         Err(format!(
             "{taker:?} takes the function from {former:?}, whose last answer was to {answered:?}; the lender began at \
              {began:?}"
@@ -124,7 +141,24 @@ mod tests {
         function.hears(FIRST, Some(5));
         function.ends();
         assert_eq!(function.changes(7, SECOND), Ok(None));
-        function.lender_began(100, Some(SECOND), &[SECOND]);
+        function.lender_began(100, Some(SECOND), &[SECOND], &[]);
         function.changes(101 + VERDICT, FIRST).unwrap_err();
+    }
+
+    #[test]
+    fn a_twin_waits_for_the_hold_time_over_starts_of_the_lender() {
+        let mut function = TakeOver::default();
+        function.changes(0, FIRST).unwrap();
+        function.sends(10, (1, 1, PATH, 5));
+        function.hears(FIRST, Some(10));
+        function.is_twin(SECOND);
+        let hold = HOLD.as_nanos() as u64;
+        function.changes(9 + hold, SECOND).unwrap_err();
+        function.holder = Some(FIRST);
+        function.changes(10 + hold, SECOND).unwrap();
+        function.lender_began(20, Some(FIRST), &[FIRST], &[SECOND]);
+        function.changes(19 + hold, SECOND).unwrap_err();
+        function.lender_began(20, Some(FIRST), &[FIRST], &[]);
+        function.changes(19 + hold, SECOND).unwrap();
     }
 }

@@ -214,7 +214,8 @@ impl<'m> Channel<'m> {
         };
         // The time goes on while cards come and go, but a new one listens first.
         let is_kept = now.since(known_at) < HOLD || now.since(self.handshake.listens_since) < SILENCE;
-        if !is_other || !is_kept || !self.is_known_copy(life) {
+        let is_copy = is_other && is_kept && self.is_known_copy(life);
+        if !is_copy || !self.journal.rule(Rule::KeepFromCopies) {
             return false;
         }
         has_streams(streams) || self.has_something()
