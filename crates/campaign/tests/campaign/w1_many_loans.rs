@@ -123,11 +123,14 @@ impl<'a> Nodes<'a> {
     /// There is one channel, which all loans share, and it was made once.
     fn share_a_channel(&self, loans: usize) {
         for (machine, name) in [(self.world.left(), "borrower"), (self.world.right(), "lender")] {
-            let status = status(machine, name).unwrap();
             let of = |loan: &&Value| loan["state"] == "up";
-            let all = status["loans"].as_array().unwrap();
-            let others: Vec<_> = all.iter().filter(|loan| !of(loan)).collect();
-            assert_eq!(all.iter().filter(of).count(), loans, "{name}: {others:?}");
+            // What a card knows it shows now and then.
+            let status = poll_until(&format!("the {name} to show {loans} loans up"), PATIENCE, || {
+                let status = status(machine, name)?;
+                let up = status["loans"].as_array().unwrap().iter().filter(of).count();
+                Ok((up == loans).then_some(status))
+            })
+            .unwrap();
             assert_eq!(number(&status, "/counters/handshakes").unwrap(), 1, "{name}");
             let open: Vec<_> = (status["channels"].as_array().unwrap().iter())
                 .filter(|channel| channel["state"] == "open")
