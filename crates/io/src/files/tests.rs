@@ -34,8 +34,11 @@ impl Drop for Scratch {
 #[repr(align(4096))]
 struct Aligned([u8; 16 << 10]);
 
+/// A child that another test has forked may keep a lock for a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 fn open(path: &Path) -> Result<Image, OpenError> {
-    Image::open(path, &ImageOptions::default())
+    Image::open(path, &ImageOptions { lock_patience: PATIENCE, ..ImageOptions::default() })
 }
 
 fn refusal(path: &Path, options: &ImageOptions) -> OpenRefusal {
@@ -86,9 +89,7 @@ fn image_on_a_disk() {
     }
     every_operation_works(&image);
     drop(image);
-    // A child that another test has forked may keep the lock for a moment.
-    let lock_patience = Duration::from_secs(5);
-    let options = ImageOptions { direct: false, lock_patience, ..ImageOptions::default() };
+    let options = ImageOptions { direct: false, lock_patience: PATIENCE, ..ImageOptions::default() };
     let image = Image::open(&scratch.0.join("image"), &options).unwrap();
     assert!(!image.info().direct && image.info().offset_alignment == 1);
     every_operation_works(&image);
