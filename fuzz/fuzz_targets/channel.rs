@@ -98,7 +98,8 @@ impl World<'_> {
     fn check(&self) {
         for (from, to) in [(0, 1), (1, 0)] {
             let log = &self.ends[to].log.0;
-            assert!(log.iter().enumerate().all(|(index, &address)| address == index as u64 * 4));
+            let is_in_order = log.iter().enumerate().all(|(index, &address)| address == index as u64 * 4);
+            assert!(is_in_order, "{log:x?} has come to {to}");
             assert!(log.len() as u64 <= self.ends[from].written);
         }
     }

@@ -93,7 +93,8 @@ pub struct Log(pub Vec<u64>);
 impl<'m> Sink<'m> for Log {
     fn accept(&mut self, _: Instant, _: &mut Port<'m>, tlp: &TlpView<'_>) {
         if let pcie::Header::MemoryWrite(write) = tlp.header() {
-            self.0.push(write.address);
+            // The rail that the frame has taken is no part of what was written.
+            self.0.push(RailId::default().in_address(write.address));
         }
     }
 }
