@@ -120,7 +120,8 @@ impl<'m> Peers<'m> {
         journal: Journal<'m>,
         holders: &[(NodeId, Group, LifeId)],
     ) -> Vec<Whereabouts> {
-        let copies = self.copies();
+        // Who lends nothing has nobody to keep anything for, and this is done all the time.
+        let copies = if holders.is_empty() { BTreeMap::new() } else { self.copies() };
         let peers = self.places.iter_mut().flatten().filter(|peer| !peer.has_failed());
         let located = peers.filter_map(|peer| {
             let of = (peer.node(), peer.group());
