@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -24,7 +25,7 @@ impl Rack {
         let path = folder.path();
         let write = |name: &str, text: &str| fs::write(path.join(name), text).unwrap();
         write("rack.toml", "[[nodes]]\nconfig = \"store.toml\"\n[[nodes]]\nconfig = \"desk.toml\"\n");
-        let rail = "[[rails]]\nname = \"one\"\nlisten = \"127.0.0.1\"\n";
+        let rail = rail();
         // For root the default place is one for the whole machine.
         let state = "state_dir = \"state\"\n";
         write("store.toml", &format!("{state}{rail}[[devices]]\nfunction = \"disk\"\nsource = \"ram:1M\"\n"));
@@ -35,7 +36,12 @@ impl Rack {
     }
 
     fn next_line(&mut self) -> String {
-        self.lines.next().expect("it prints another line").unwrap()
+        let Some(line) = self.lines.next() else {
+            let mut log = String::new();
+            self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+            panic!("it prints no more lines: {log}");
+        };
+        line.unwrap()
     }
 
     fn pid_of(&self, node: &str) -> Option<Pid> {
@@ -79,6 +85,13 @@ fn is_gone(pid: Pid) -> Option<()> {
     test_kill_process(pid).is_err().then_some(())
 }
 
+/// A rail at an address of its own: a lender comes back to its port, which nobody else may have taken meanwhile.
+fn rail() -> String {
+    static TAKEN: AtomicU8 = AtomicU8::new(0);
+    let host = 1 + TAKEN.fetch_add(1, Ordering::Relaxed);
+    format!("[[rails]]\nname = \"one\"\nlisten = \"127.0.7.{host}\"\n")
+}
+
 const DESK: &str =
     "state_dir = \"desk-state\"\n[[loans]]\nline_file = \"lines/store/disk.line\"\nnbd = \"nbd\"\n";
 
@@ -104,8 +117,7 @@ fn a_node_starts_when_every_function_of_a_split_drive_has_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("rack.toml", "[[nodes]]\nconfig = \"store.toml\"\n[[nodes]]\nconfig = \"desk.toml\"\n");
-    // An address of its own: it comes back to its port, which nobody else may have taken meanwhile.
-    let rail = "[[rails]]\nname = \"one\"\nlisten = \"127.0.7.11\"\n";
+    let rail = rail();
     let disk = "[[devices]]\nfunction = \"disk\"\nsource = \"ram:16M\"\nfunctions = 16\n";
     write("store.toml", &format!("state_dir = \"state\"\n{rail}{disk}"));
     // Refused as soon as it is looked at: all that is printed comes from before.
