@@ -1,4 +1,4 @@
-//! Time, ids, a hash, the table of times and the storage types of the ledger: what every other crate stands on.
+//! Time, ids, a hash, chance, the table of times and the storage types of the ledger: what every other crate stands on.
 //!
 //! The ledger is the memory that outlives a card (`ledger`). Cores borrow typed cells of it and change them
 //! through a [`ledger::Journal`], which can take back whatever an unfinished step has stored. Nothing here does
@@ -11,10 +11,12 @@ pub mod hash;
 pub mod ids;
 pub mod ledger;
 mod payload;
+mod random;
 mod rules;
 mod time;
 pub mod times;
 
 pub use payload::{INLINE_MAX, InlineBytes, PageSlice, Payload};
+pub use random::Random;
 pub use rules::{Rule, RuleSet};
 pub use time::Instant;

@@ -26,4 +26,3 @@ pub mod world;
 pub use error::Error;
 /// The NBD client of the laboratory, the peer in tests of the server.
 pub use lab::nbd_client;
-pub use lab::random;

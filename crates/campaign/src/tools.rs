@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::process::{Process, run};
-use crate::random::Random;
 use crate::world::Machine;
+use base::Random;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;

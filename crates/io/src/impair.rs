@@ -8,6 +8,7 @@
 //!
 //! Drawn from a generator with a seed: the same datagrams and the same times meet the same fate.
 
+use base::Random;
 use base::ledger::Layout;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -142,7 +143,7 @@ impl Impairer {
     #[must_use]
     pub fn new(direction: Direction, seed: u64) -> Self {
         let (held, spare) = (Vec::with_capacity(MAX_HELD), Vec::with_capacity(MAX_HELD));
-        Self { direction, random: Random(seed), passed: 0, held, spare }
+        Self { direction, random: Random::new(seed), passed: 0, held, spare }
     }
 
     /// Whether copies wait to be released.
@@ -167,7 +168,7 @@ impl Impairer {
         // All four are drawn for each datagram, so that one setting does not shift the fates of another.
         let [dropped, repeated, reordered, corrupted] =
             [&settings.drop_ppm, &settings.repeat_ppm, &settings.reorder_ppm, &settings.corrupt_ppm]
-                .map(|ppm| self.random.below(PPM) < ppm.load(Ordering::Relaxed));
+                .map(|ppm| self.random.below(PPM.into()) < u64::from(ppm.load(Ordering::Relaxed)));
         let bit = self.random.next();
         if dropped {
             count(&counters.dropped);
@@ -232,24 +233,6 @@ impl Impairer {
     #[must_use]
     pub fn next_release_ns(&self) -> Option<u64> {
         self.held.iter().map(|held| held.due_ns).min()
-    }
-}
-
-/// A small generator of well-mixed numbers: a counter, and the finishing steps of SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `limit`, by the high half of a product; its bias is below one in four billion.
-    fn below(&mut self, limit: u32) -> u32 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u32
     }
 }
 

@@ -13,7 +13,6 @@ mod load;
 mod local;
 pub mod nbd_client;
 mod page;
-pub mod random;
 mod sim_command;
 pub mod workload;
 

@@ -2,7 +2,7 @@
 //! beside the true traffic and with the true addresses.
 
 use super::impair::Datagram;
-use crate::random::Random;
+use base::Random;
 use std::collections::VecDeque;
 
 /// Datagrams that the attacker remembers of a wire.

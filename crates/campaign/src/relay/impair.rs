@@ -1,11 +1,13 @@
 //! What a bad wire does to one direction of one rail. A plain value: no sockets, no clock.
 
-use crate::random::Random;
+use base::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::str::FromStr;
 
+/// Chances are drawn in millionths.
+const MILLION: u64 = 1_000_000;
 /// Datagrams waiting on one wire at most; what comes above it is lost, as in a router's queue.
 const QUEUE_MAX: usize = 8192;
 
@@ -153,8 +155,8 @@ impl Wire {
         self.counts.received += 1;
         // All chances are drawn for every datagram, so that one setting does not shift the luck of the others.
         let Impairment { drop, repeat, reorder, corrupt, delay_us, jitter_us } = self.impairment;
-        let [drop, repeat, reorder, corrupt] =
-            [drop, repeat, reorder, corrupt].map(|p| self.random.chance(p));
+        let [drop, repeat, reorder, corrupt] = [drop, repeat, reorder, corrupt]
+            .map(|p| self.random.below(MILLION) < (p * MILLION as f64) as u64);
         let jitter_ns = self.random.below(u64::from(jitter_us) * 1000 + 1);
         let hold_ns = 1 + self.random.below(REORDER_HOLD_NS);
         let again_ns = self.random.below(REPEAT_AFTER_NS);

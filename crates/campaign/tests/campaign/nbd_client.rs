@@ -1,9 +1,9 @@
 //! The NBD client against two servers that others wrote, and against servers that break the protocol.
 
+use base::Random;
 use campaign::gate;
 use campaign::nbd_client::{ConnectOptions, Errno, NbdClient, NbdError, Request};
 use campaign::process::{Process, poll_until};
-use campaign::random::Random;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -100,11 +100,11 @@ fn equals_an_array(client: &mut NbdClient, seed: u64) {
                 0 | 1 => {
                     random.fill(&mut content);
                     model[range].copy_from_slice(&content);
-                    (Request::Write { offset, data: &content, fua: random.chance(0.1) }, None)
+                    (Request::Write { offset, data: &content, fua: random.chance(100) }, None)
                 }
                 2 => {
                     model[range].fill(0);
-                    (Request::WriteZeroes { offset, length, no_hole: random.chance(0.5), fua: false }, None)
+                    (Request::WriteZeroes { offset, length, no_hole: random.chance(500), fua: false }, None)
                 }
                 _ => (Request::Read { offset, length }, Some(model[range].to_vec())),
             };

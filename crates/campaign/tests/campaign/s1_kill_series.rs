@@ -2,9 +2,9 @@
 //! times at random moments, thousands of times in `make soak`. Verified I/O goes on all the time; nothing is lost,
 //! nothing is done twice, no request fails.
 
+use base::Random;
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, Watch};
 use campaign::load::{Load, Model, connect};
-use campaign::random::Random;
 use campaign::world::{Machine, World, WorldConfig};
 use campaign::{Error, gate, scale, tools};
 use std::time::Duration;

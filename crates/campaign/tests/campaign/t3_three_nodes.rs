@@ -1,9 +1,9 @@
 //! Three machines, of which each lends to both others and borrows from both, while cards and whole nodes are killed.
 
+use base::Random;
 use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, status};
 use campaign::load::{Load, Model, connect};
 use campaign::process::Process;
-use campaign::random::Random;
 use campaign::world::{Machine, Mesh};
 use campaign::{gate, scale, tools};
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! T6: random requests of all kinds and sizes on several connections, some of which hang up in the middle, against a
 //! plain array; end to end, through two nodes.
 
+use base::Random;
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, card, status};
 use campaign::load::connect;
 use campaign::nbd_client::{Errno, Handle, NbdClient, Request};
 use campaign::process::poll_until;
-use campaign::random::Random;
 use campaign::world::{World, WorldConfig};
 use campaign::{gate, scale};
 use std::path::PathBuf;
@@ -102,7 +102,7 @@ impl Test {
     fn step(&mut self) {
         let which = self.random.below(CONNECTIONS as u64) as usize;
         let full = self.clients[which].1.len() >= IN_FLIGHT;
-        if full || (!self.clients[which].1.is_empty() && self.random.chance(0.4)) {
+        if full || (!self.clients[which].1.is_empty() && self.random.chance(400)) {
             return self.take(which);
         }
         self.send(which);
@@ -118,7 +118,7 @@ impl Test {
             return;
         }
         // Mostly small, now and then of up to 1 MiB; begin and end at any sector.
-        let most = if self.random.chance(0.02) { 12 } else { 8 };
+        let most = if self.random.chance(20) { 12 } else { 8 };
         let bits = self.random.below(most);
         let sectors = 1 + self.random.below(1 << bits);
         let first = self.random.below(SIZE / SECTOR);
@@ -129,7 +129,7 @@ impl Test {
             return;
         }
         let range = offset as usize..(offset + length) as usize;
-        let fua = self.random.chance(0.1);
+        let fua = self.random.chance(100);
         let (handle, kind) = match kind {
             0 | 1 => {
                 let handle = client.submit(Request::Read { offset, length: length as u32 }).unwrap();
@@ -141,7 +141,7 @@ impl Test {
                 (client.submit(Request::Write { offset, data: &data, fua }).unwrap(), Kind::Change(data))
             }
             3 => {
-                let no_hole = self.random.chance(0.5);
+                let no_hole = self.random.chance(500);
                 let length = length as u32;
                 let handle = client.submit(Request::WriteZeroes { offset, length, no_hole, fua }).unwrap();
                 (handle, Kind::Change(vec![0; length as usize]))
@@ -199,7 +199,7 @@ impl Test {
     /// One connection ends without a word, with requests in flight, half of the time in the middle of a write.
     fn hang_up(&mut self) {
         let which = self.random.below(CONNECTIONS as u64) as usize;
-        if self.random.chance(0.5) {
+        if self.random.chance(500) {
             self.send_half_a_write(which);
         }
         for Pending { offset, kind, .. } in std::mem::take(&mut self.clients[which].1) {

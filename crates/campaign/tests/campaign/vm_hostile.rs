@@ -2,11 +2,11 @@
 //! goes away, messages without sense or with descriptors where none belong, clients that stall and vanish. What is
 //! refused has an errno and a counter, the neighbour does not notice, and the next client is served.
 
+use base::Random;
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, binary, card, kill_card, number, start_slot, status};
 use campaign::gate;
 use campaign::host::{Domain, Host};
 use campaign::process::{poll_until, run_to_end};
-use campaign::random::Random;
 use campaign::world::{Machine, World, WorldConfig};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, OFlags};
@@ -572,7 +572,7 @@ fn say_what_makes_no_sense(socket: &Path, read: &[u8], works: &impl Fn()) {
     let mut random = Random::new(1);
     for _ in 0..50 {
         let mut client = Client::connect(socket);
-        let bytes: Vec<u8> = (0..200).map(|_| random.next_u64() as u8).collect();
+        let bytes: Vec<u8> = (0..200).map(|_| random.next() as u8).collect();
         client.send(&bytes, &[]).unwrap();
     }
     works();

@@ -328,7 +328,7 @@ fn x4_garbage_at_every_door_harms_nobody() {
     let mut client = connect(&borrower.socket).unwrap();
     client.write(0, &[3; 4096]).unwrap();
     let control = world.left().dir().join("run/causeway/borrower.sock");
-    let mut random = campaign::random::Random::new(scale::first_seed());
+    let mut random = base::Random::new(scale::first_seed());
     for socket in [&borrower.socket, &control] {
         for round in 0..200 {
             use std::io::Write;

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use base::Random;
 use program::exit::Failure;
 use rustix::fs::{statfs, statvfs};
 
 use crate::local::{Halt, Interrupt, Scratch};
-use crate::random::Random;
 
 /// Bytes of the image in memory, where there is room for it; a third of the free room otherwise.
 const MEMORY_IMAGE: u64 = 1 << 30;

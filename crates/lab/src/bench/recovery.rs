@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use base::Random;
 use program::exit::Failure;
 use program::status::Card;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,7 +15,6 @@ use super::loans::Pair;
 use super::report::Round;
 use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
 use crate::nbd_client::{Handle, NbdClient, NbdError, Request};
-use crate::random::Random;
 
 /// Requests under way all the time where there is one loan.
 const DEPTH: usize = 8;

@@ -7,13 +7,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use base::Random;
 use program::cli::ByteSize;
 use program::exit::Failure;
 use rustix::fs::SeekFrom;
 
 use super::report::FileSystem;
 use crate::local::{Halt, Interrupt, Scratch};
-use crate::random::Random;
 use crate::workload::{BLOCK, Model, fill};
 
 /// Size of the image made where none is given, in bytes.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use base::Random;
 use program::control::Impairment;
 use program::exit::Failure;
 use program::status::Status;
@@ -11,7 +12,6 @@ use super::load::Load;
 use super::report::{Mark, MarkKind, Phase};
 use super::show::Show;
 use crate::local::{Halt, Interrupt, Node};
-use crate::random::Random;
 
 /// What the status calls a rail that is in use.
 const UP: &str = "up";

@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use base::Random;
+
 use crate::nbd_client::{Errno, Handle, NbdClient, NbdError, Request};
-use crate::random::Random;
 pub(crate) use model::fill;
 pub use model::{BLOCK, Compared, Model};
 pub use tally::{Recorder, Tally, Timeline};

@@ -10,8 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use base::Random;
+
 use crate::nbd_client::{NbdClient, NbdError};
-use crate::random::Random;
 
 /// The unit of writes, in bytes.
 pub const BLOCK: u64 = 4096;
@@ -247,10 +248,12 @@ fn differences(is: &[u8], must: &[u8]) -> u64 {
 
 /// The content of a block of the region; version 0 is zeroes.
 pub(crate) fn fill(seed: u64, number: u64, version: u32, block: &mut [u8]) {
-    match version {
-        0 => block.fill(0),
-        version => Random::new(seed).fork(number).fork(version.into()).fill(block),
+    if version == 0 {
+        return block.fill(0);
     }
+    let of_block = Random::new(seed).next() ^ number;
+    let of_version = Random::new(of_block).next() ^ u64::from(version);
+    Random::new(of_version).fill(block);
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod waits;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use base::Random;
 use guest::{Accelerator, Error, Job, Kit, Vm};
 use program::exit::Failure;
 
@@ -25,7 +26,6 @@ use super::load::{Finished, Load};
 use super::report::{FileSystem, Guest};
 use super::show::Show;
 use crate::local::{Halt, Interrupt};
-use crate::random::Random;
 use crate::workload::{Model, Tally, Timeline, cover};
 use clock::Clock;
 use fio::Pass;

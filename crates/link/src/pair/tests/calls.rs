@@ -3,10 +3,10 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use base::Instant;
 use base::ids::Incarnation;
 use base::ledger::Arena;
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, RAIL_VERDICT, SILENCE};
+use base::{Instant, Random};
 
 use super::*;
 use crate::Protection;
@@ -63,7 +63,7 @@ fn both_ends_call_at_once_and_there_is_one_channel() {
     for seed in 0..20 {
         let arena = Arena::default();
         let mut world = World::pair_with(&arena, 2, both_call);
-        world.random = Random(seed);
+        world.random = Random::new(seed);
         (world.lost, world.doubled, world.late) = (if seed < 5 { 0 } else { 40 }, 20, 40);
         world.run_until(Duration::from_secs(5), is_open);
         world.run_for(Duration::from_millis(500));
@@ -577,7 +577,7 @@ fn two_copies_of_a_machine_seal_nothing_different_with_one_nonce() {
 fn no_nonce_is_used_twice() {
     let arena = Arena::default();
     let mut world = World::pair_with(&arena, 4, |config| config.rekey_frames = 60);
-    world.random = Random(9);
+    world.random = Random::new(9);
     world.run_until(Duration::from_secs(1), is_open);
     let mut seen = std::collections::BTreeSet::new();
     for round in 0..1500 {

@@ -1,5 +1,6 @@
 //! What flows: many streams over loss, killed cards, rails that are cut, and keys that are replaced.
 
+use base::Random;
 use base::ids::RailId;
 use core::time::Duration;
 
@@ -44,7 +45,7 @@ fn many_streams_carry_over_loss_duplication_and_reordering() {
     for seed in 0..4 {
         let arena = Arena::default();
         let mut world = World::pair(&arena, 16);
-        world.random = Random(seed);
+        world.random = Random::new(seed);
         (world.lost, world.doubled, world.late) = (30, 10, 30);
         open(&mut world);
         write(&mut world, 100, 2);
@@ -61,7 +62,7 @@ fn both_cards_die_again_and_again_between_any_two_stores() {
     for seed in 0..6 {
         let arena = Arena::default();
         let mut world = World::pair(&arena, 8);
-        world.random = Random(seed);
+        world.random = Random::new(seed);
         world.lost = 5;
         open(&mut world);
         let mut kills = 0;
@@ -147,7 +148,7 @@ fn cards_that_are_killed_while_a_rail_is_cut_find_the_other_one() {
     for seed in 0..4 {
         let arena = Arena::default();
         let mut world = World::pair(&arena, 2);
-        world.random = Random(seed);
+        world.random = Random::new(seed);
         world.lost = 1;
         open(&mut world);
         for kill in 0..20_u8 {
@@ -207,7 +208,7 @@ fn keys_are_replaced_under_traffic_and_nothing_is_lost() {
     for seed in 0..3 {
         let arena = Arena::default();
         let mut world = World::pair_with(&arena, 4, |config| config.rekey_frames = 40);
-        world.random = Random(seed);
+        world.random = Random::new(seed);
         (world.lost, world.late) = (20, 20);
         open(&mut world);
         write(&mut world, 400, 5);
@@ -224,7 +225,7 @@ fn handshakes_that_cross_under_traffic_lose_nothing() {
     for seed in 0..6 {
         let arena = Arena::default();
         let mut world = World::pair(&arena, 4);
-        world.random = Random(seed);
+        world.random = Random::new(seed);
         world.late = 30;
         world.lost = if seed < 3 { 0 } else { 20 };
         open(&mut world);

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use base::Random;
 use base::ids::DomainId;
 use base::ledger::Arena;
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, RAIL_VERDICT, SILENCE};
@@ -200,7 +201,7 @@ fn a_twin_takes_nothing_over_loss_and_killed_cards() {
     for seed in 0..6 {
         let arena = Arena::default();
         let mut world = open(&arena);
-        world.random = Random(seed);
+        world.random = Random::new(seed);
         (world.lost, world.doubled, world.late) = (20, 5, 20);
         let course = world.nodes[1].slots[0].channel.course();
         let (mut twin, mut lives) = (call_of_twin(&arena, &mut world), 101);

@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use base::Instant;
 use base::ids::{Incarnation, LifeId};
 use base::ledger::Arena;
+use base::{Instant, Random};
 use proptest::prelude::*;
 
 use super::*;
@@ -62,7 +62,7 @@ fn run_256(seed: u64) {
     const FUNCTIONS: u32 = 256;
     let arena = Arena::default();
     let mut world = World::pair(&arena, FUNCTIONS);
-    world.random = Random(seed);
+    world.random = Random::new(seed);
     world.is_lazy = true;
     world.run_until(Duration::from_secs(2), |world| world.nodes.iter().all(Node::is_open));
     let fates: Vec<_> = (0..FUNCTIONS)
@@ -204,7 +204,7 @@ fn run_triangle(seed: u64) {
         config.quiet_after = TICK * (seed as u32 % 5);
         config.max_frame = [1500, 9000][seed as usize % 2];
     });
-    world.random = Random(seed * 77 + 5);
+    world.random = Random::new(seed * 77 + 5);
     world.is_lazy = seed.is_multiple_of(2);
     (world.lost, world.doubled, world.late) = [(0, 0, 0), (5, 5, 20), (25, 5, 20)][seed as usize % 3];
     let reboots = seed % 4 == 3;
@@ -297,7 +297,7 @@ fn whatever_a_peer_says_of_streams_stops_no_other() {
     for seed in 0..10 {
         let arena = Arena::default();
         let mut world = World::pair(&arena, 8);
-        world.random = Random(seed);
+        world.random = Random::new(seed);
         world.run_until(Duration::from_secs(2), |world| world.nodes.iter().all(Node::is_open));
         // It speaks of the first four.
         let spoken: Vec<_> = (0..4).map(|index| world.nodes[0].places[index].stream_number()).collect();

@@ -3,10 +3,10 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use base::Instant;
 use base::ids::RailId;
 use base::ledger::Arena;
 use base::times::{HEARTBEAT, PROBE_MAX};
+use base::{Instant, Random};
 
 use super::*;
 use crate::frame::{Header, Kind};
@@ -120,7 +120,7 @@ fn rails_come_and_go_and_nothing_is_lost_or_waits_for_long() {
     for seed in 0..4 {
         let arena = Arena::default();
         let mut world = pair(&arena, [&[0, 1], &[0, 1]]);
-        (world.random, world.lost) = (Random(seed), seed);
+        (world.random, world.lost) = (Random::new(seed), seed);
         let sets: [&[u8]; 7] = [&[0], &[1], &[0, 1], &[2], &[1, 3], &[0, 1, 2, 3], &[3]];
         world.record = Some(Vec::new());
         for _ in 0..60 {

@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use base::Instant;
 use base::ids::{NodeId, StreamId};
 use base::ledger::Arena;
+use base::{Instant, Random};
 
 use super::node::*;
 use crate::frame::Header;
@@ -18,17 +18,6 @@ struct Flying {
     to: usize,
     path: PathId,
     bytes: Vec<u8>,
-}
-
-/// Random numbers that are the same in each run.
-#[derive(Clone)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
 }
 
 /// Whether a frame of a node passes.
@@ -67,7 +56,7 @@ impl<'m> World<'m> {
             nodes,
             now: Instant::ZERO,
             flying: Vec::new(),
-            random: Random(1),
+            random: Random::new(1),
             lost: 0,
             doubled: 0,
             late: 0,
