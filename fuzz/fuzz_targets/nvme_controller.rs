@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use base::ledger::{Arena, PageCells};
 use base::{Instant, Payload};
 use device::nvme::{Config, Controller, Limit, NamespaceConfig, NvmeCells, Subsystem, SubsystemCells};
-use device::{Dma, DmaError, DmaId, Function, MediaError, MediaId};
+use device::{Dma, DmaError, DmaId, Function, MediaError, MediaFunction, MediaId};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use rigs::Rig;

@@ -6,12 +6,10 @@
 //! death adds to what a function may do.
 
 use base::Instant;
-use base::ledger::{Cell, Layout};
+use base::ledger::{Cell, Journal, Layout};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 use zerocopy::FromBytes;
-
-use super::Controller;
 
 const NANOS: i128 = 1_000_000_000;
 /// What a bucket can hold: the tokens of this time.
@@ -85,7 +83,7 @@ pub(crate) struct LimitCells {
 
 /// Tokens of both kinds, in billionths. Volatile.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Bucket {
+struct Bucket {
     commands: i128,
     bytes: i128,
     filled: Option<Instant>,
@@ -117,35 +115,45 @@ impl Bucket {
     }
 }
 
-impl Controller<'_> {
+/// The limit of one function, and what it has left of it.
+pub(super) struct RateLimit<'m> {
+    cells: &'m LimitCells,
+    journal: Journal<'m>,
+    /// The limit until the owner says otherwise.
+    configured: Limit,
+    bucket: Bucket,
+}
+
+impl<'m> RateLimit<'m> {
+    pub(super) fn new(cells: &'m LimitCells, journal: Journal<'m>, configured: Limit) -> Self {
+        Self { cells, journal, configured, bucket: Bucket::default() }
+    }
+
     /// What the function may do from now on. Lasts as long as the ledger.
-    pub fn set_limit(&mut self, now: Instant, limit: Limit) {
-        self.see(now);
+    pub(super) fn set(&mut self, now: Instant, limit: Limit) {
         self.bucket.fill(now, self.limit());
-        let cells = &self.cells.limit;
-        cells.iops.set(self.journal, limit.iops);
-        cells.bytes_per_s.set(self.journal, limit.bytes_per_s);
-        cells.changed.set(self.journal, 1);
+        self.cells.iops.set(self.journal, limit.iops);
+        self.cells.bytes_per_s.set(self.journal, limit.bytes_per_s);
+        self.cells.changed.set(self.journal, 1);
         self.bucket.commands = self.bucket.commands.min(NANOS);
         self.bucket.bytes = self.bucket.bytes.min(0);
     }
 
     /// What the function may do.
-    pub fn limit(&self) -> Limit {
-        let cells = &self.cells.limit;
-        match cells.changed.get() {
-            0 => self.config.limit,
-            _ => Limit { iops: cells.iops.get(), bytes_per_s: cells.bytes_per_s.get() },
+    pub(super) fn limit(&self) -> Limit {
+        match self.cells.changed.get() {
+            0 => self.configured,
+            _ => Limit { iops: self.cells.iops.get(), bytes_per_s: self.cells.bytes_per_s.get() },
         }
     }
 
     /// Whether a command may be taken from an I/O queue; `unknown` are on their way.
-    pub(super) fn may_take(&mut self, unknown: usize) -> bool {
+    pub(super) fn may_take(&mut self, now: Instant, unknown: usize) -> bool {
         let limit = self.limit();
         if limit == Limit::NONE {
             return true;
         }
-        self.bucket.fill(self.now, limit);
+        self.bucket.fill(now, limit);
         self.bucket.wait(limit) == 0 && (limit.bytes_per_s == 0 || unknown < UNKNOWN_MAX)
     }
 
@@ -164,17 +172,13 @@ impl Controller<'_> {
     }
 
     /// When a command that waits may be taken. Never in the past, or whoever waits for it would spin.
-    pub(super) fn limit_timeout(&self) -> Option<Instant> {
-        let limit = self.limit();
-        if limit == Limit::NONE || self.ready & !1 == 0 || !self.is_processing() {
-            return None;
-        }
-        let mut bucket = self.bucket;
-        bucket.fill(self.now, limit);
+    pub(super) fn timeout(&self, now: Instant) -> Option<Instant> {
+        let (limit, mut bucket) = (self.limit(), self.bucket);
+        bucket.fill(now, limit);
         match bucket.wait(limit) {
             // What holds it back is not the limit.
             0 => None,
-            wait => Some(self.now + core::time::Duration::from_nanos(wait)),
+            wait => Some(now + core::time::Duration::from_nanos(wait)),
         }
     }
 }

@@ -46,13 +46,25 @@ pub use limit::{Limit, LimitError};
 pub use registers::{BAR_BYTES, PENDING_OFFSET, VECTORS_OFFSET};
 pub use subsystem::{CONTROLLERS, FairShare, NAMESPACES, Persist, Subsystem, SubsystemCells};
 
-use self::admin::{events, features};
-use self::command::State;
-use self::control::{config_space, interrupts, registers};
-use self::limit::Bucket;
+use self::admin::events;
+use self::admin::events::Events;
+use self::admin::feature_data::FeatureData;
+use self::admin::features::Features;
+use self::admin::keep_alive::KeepAlive;
+use self::admin::log::ErrorLog;
+use self::admin::self_test::SelfTests;
+use self::command::{State, media_id};
+use self::control::cmb::MemoryBuffer;
+use self::control::config_space::ConfigSpace;
+use self::control::interrupts::Interrupts;
+use self::control::registers::Registers;
+use self::control::{config_space, registers};
+use self::limit::RateLimit;
 use self::line::Line;
 use self::table::{cells, command, line};
-use crate::function::{Dma, DmaError, DmaId, Function, MediaError, MediaFunction, MediaId, MediaOp};
+use crate::function::{
+    Dma, DmaError, DmaId, Function, MediaError, MediaFunction, MediaId, MediaKind, MediaOp,
+};
 
 /// The controller of one card. See the module.
 pub struct Controller<'m> {
@@ -63,7 +75,17 @@ pub struct Controller<'m> {
     /// Which controller of the drive it is.
     index: u16,
     config: Rc<Config>,
-    layout: Rc<ConfigLayout>,
+    registers: Registers<'m>,
+    buffer: MemoryBuffer<'m>,
+    config_space: ConfigSpace<'m>,
+    interrupts: Interrupts<'m>,
+    limit: RateLimit<'m>,
+    features: Features<'m>,
+    feature_data: FeatureData<'m>,
+    events: Events<'m>,
+    errors: ErrorLog<'m>,
+    self_tests: SelfTests<'m>,
+    keep_alive: KeepAlive,
     /// Commands with something to send to the host.
     sending: Line,
     /// Commands whose completion queue is full.
@@ -84,17 +106,12 @@ pub struct Controller<'m> {
     shadows: bool,
     /// The latest time that a verb has told.
     now: Instant,
-    /// When the host was last known to live, if that matters.
-    alive_at: Option<Instant>,
-    bucket: Bucket,
     /// Submission queues with entries to fetch.
     ready: u128,
     /// Where the round robin goes on.
     next_queue: u16,
     /// The pages of the last `MediaOp`.
     media_pages: [PageIndex; DATA_PAGES],
-    /// Why this card last set Controller Fatal Status.
-    last_failure: Option<&'static str>,
 }
 
 impl<'m> Controller<'m> {
@@ -120,14 +137,24 @@ impl<'m> Controller<'m> {
         index: u16,
     ) -> Self {
         assert!(index < subsystem.controllers(), "the drive has no controller {index}");
-        let config = Rc::clone(&subsystem.config);
+        let (config, journal) = (Rc::clone(&subsystem.config), subsystem.journal);
         let mut controller = Self {
             cells,
             pages,
-            journal: subsystem.journal,
+            journal,
             subsystem: subsystem.clone(),
             index,
-            layout: subsystem.config_layout(index),
+            registers: Registers::new(&cells.registers, journal, &config),
+            buffer: MemoryBuffer::new(&cells.buffer, &cells.memory_buffer, journal, config.memory_buffer),
+            config_space: ConfigSpace::new(&cells.config_space, journal, subsystem.config_layout(index)),
+            interrupts: Interrupts::new(&cells.interrupts, journal),
+            limit: RateLimit::new(&cells.limit, journal, config.limit),
+            features: Features::new(&cells.features, subsystem, index),
+            feature_data: FeatureData::new(&cells.feature_data, journal),
+            events: Events::new(&cells.events, journal),
+            errors: ErrorLog::new(&cells.errors, journal),
+            self_tests: SelfTests::new(&cells.self_tests, journal),
+            keep_alive: KeepAlive::default(),
             config,
             sending: Line::new(),
             held: Line::new(),
@@ -139,16 +166,13 @@ impl<'m> Controller<'m> {
             fetching: 0,
             shadows: true,
             now: Instant::ZERO,
-            alive_at: None,
-            bucket: Bucket::default(),
             ready: 0,
             next_queue: 0,
             media_pages: [PageIndex::default(); DATA_PAGES],
-            last_failure: None,
         };
-        if cells.admin.made.get() == 0 {
-            cells.admin.made.set(controller.journal, 1);
-            controller.reset_features();
+        if cells.made.get() == 0 {
+            cells.made.set(journal, 1);
+            controller.features.reset();
         }
         controller.rebuild_lines();
         (0..cells::QUEUES as u16).for_each(|queue| controller.note_ready(queue));
@@ -162,41 +186,12 @@ impl<'m> Controller<'m> {
 
     /// Why this card last set Controller Fatal Status, for a log; `None` after a reset.
     pub fn failure(&self) -> Option<&'static str> {
-        self.last_failure
-    }
-
-    /// Whether the host has enabled the controller and it serves its queues.
-    pub fn is_ready(&self) -> bool {
-        self.is_processing()
-    }
-
-    /// Bytes of the namespaces that are attached to the controller, and whether none of them can be written.
-    pub fn capacity(&self) -> (u64, bool) {
-        let active = self.subsystem.allocated().filter(|it| self.subsystem.is_attached(it.nsid, self.index));
-        active.fold((0, true), |(bytes, read_only), it| (bytes + it.bytes, read_only && it.read_only))
-    }
-
-    /// Whether what happens elsewhere, at another controller of the drive or at its owner, can give this one something
-    /// to do.
-    pub fn depends_on_others(&self) -> bool {
-        self.parked.len() > 0 || self.saving > 0 || self.can_announce()
-    }
-
-    /// Whether the next work writes something that a dead card may have written half: nothing is to be read from the
-    /// medium before, for any function of the drive.
-    pub fn must_redo(&self) -> bool {
-        self.redo > 0 && self.media.front().is_some_and(|slot| self.command(slot).is_store())
-    }
-
-    /// How many commands have something to send to the host, which `poll_dma` gives out. `poll_media` and `peek_media`
-    /// can only add to them: where they did, `poll_dma` is to be asked again.
-    pub fn sending(&self) -> usize {
-        self.sending.len()
+        self.registers.failure()
     }
 
     /// What the function asks for in its configuration space.
     pub fn layout(&self) -> &ConfigLayout {
-        &self.layout
+        &self.config_space.layout
     }
 }
 
@@ -209,7 +204,7 @@ impl Function for Controller<'_> {
                     self.write_register(offset, u32::from_le_bytes(*dword));
                 }
             }
-            MEMORY_BUFFER_BAR if self.config.memory_buffer => self.write_buffer(offset, bytes),
+            MEMORY_BUFFER_BAR => self.buffer.write(offset, bytes),
             _ => {}
         }
     }
@@ -222,17 +217,22 @@ impl Function for Controller<'_> {
                     *byte = dword.to_le_bytes()[(at & 3) as usize];
                 }
             }
-            MEMORY_BUFFER_BAR if self.config.memory_buffer => self.read_buffer(offset, out),
+            MEMORY_BUFFER_BAR => self.buffer.read(offset, out),
             _ => out.fill(0),
         }
     }
 
     fn config_read(&mut self, register: u16) -> u32 {
-        self.read_config(register)
+        self.config_space.read(register)
     }
 
     fn config_write(&mut self, _now: Instant, register: u16, value: u32, byte_enables: u8) {
-        self.write_config(register, value, byte_enables);
+        let effect = self.config_space.write(register, value, byte_enables);
+        if effect.function_level_reset {
+            self.reset_function(&self.config_space.after_function_level_reset());
+        } else if effect.msix_changed && !self.config_space.msix_control().enabled {
+            self.interrupts.clear();
+        }
     }
 
     fn poll_dma(&mut self, now: Instant, max_payload: usize) -> Option<Dma> {
@@ -269,7 +269,9 @@ impl Function for Controller<'_> {
         if at_once {
             return Some(Instant::ZERO);
         }
-        [self.limit_timeout(), self.keep_alive_timeout()].into_iter().flatten().min()
+        let limited = self.ready & !1 != 0 && self.registers.is_processing();
+        let limit = limited.then(|| self.limit.timeout(self.now)).flatten();
+        [limit, self.keep_alive_timeout()].into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, now: Instant) {
@@ -283,7 +285,7 @@ impl Function for Controller<'_> {
 
     fn reset(&mut self, now: Instant) {
         self.see(now);
-        self.reset_function(|controller| controller.layout.reset());
+        self.reset_function(&self.config_space.layout.reset());
     }
 
     fn is_quiescent(&self) -> bool {
@@ -294,30 +296,35 @@ impl Function for Controller<'_> {
     }
 }
 
-/// Each is what the controller's own method of that name says, for drivers that do not name it.
 impl MediaFunction for Controller<'_> {
     fn peek_media(&mut self) -> Option<u32> {
-        Controller::peek_media(self)
+        let slot = self.front_media()?;
+        let work = self.command(slot).media.get();
+        match work.kind.get() {
+            MediaKind::Read | MediaKind::Write | MediaKind::Zero { deallocate: false } => Some(work.len),
+            MediaKind::Flush | MediaKind::Trim | MediaKind::Zero { deallocate: true } => Some(0),
+        }
     }
 
     fn must_redo(&self) -> bool {
-        Controller::must_redo(self)
+        self.redo > 0 && self.media.front().is_some_and(|slot| self.command(slot).is_store())
     }
 
     fn sending(&self) -> usize {
-        Controller::sending(self)
+        self.sending.len()
     }
 
     fn depends_on_others(&self) -> bool {
-        Controller::depends_on_others(self)
+        self.parked.len() > 0 || self.saving > 0 || self.can_announce()
     }
 
     fn is_ready(&self) -> bool {
-        Controller::is_ready(self)
+        self.registers.is_processing()
     }
 
     fn capacity(&self) -> (u64, bool) {
-        Controller::capacity(self)
+        let active = self.subsystem.allocated().filter(|it| self.subsystem.is_attached(it.nsid, self.index));
+        active.fold((0, true), |(bytes, read_only), it| (bytes + it.bytes, read_only && it.read_only))
     }
 
     fn has_fault(&self) -> bool {
@@ -325,14 +332,30 @@ impl MediaFunction for Controller<'_> {
     }
 
     fn limit(&self) -> Limit {
-        Controller::limit(self)
+        self.limit.limit()
     }
 
     fn set_limit(&mut self, now: Instant, limit: Limit) {
-        Controller::set_limit(self, now, limit);
+        self.see(now);
+        self.limit.set(now, limit);
     }
 
     fn give_up(&mut self, now: Instant, is_given: &dyn Fn(MediaId) -> bool) {
-        Controller::give_up(self, now, is_given);
+        self.see(now);
+        let mut left = Line::new();
+        while let Some(slot) = self.media.pop() {
+            if !is_given(media_id(slot, self.command(slot).uses.get())) {
+                left.push(slot);
+            }
+        }
+        self.media = left;
+        // Those come first in a line that was just made.
+        let redone =
+            (0..).map_while(|at| self.media.get(at)).take_while(|slot| self.command(*slot).is_store());
+        self.redo = redone.count();
+        self.reset_controller();
+        if self.registers.cc().en() {
+            self.registers.fail("an assertion has failed in its card");
+        }
     }
 }

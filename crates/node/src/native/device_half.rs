@@ -5,7 +5,7 @@ use base::Payload;
 use base::RuleSet;
 use base::ledger::{Journal, Ledger, PAGE_SIZE, PageCells, Pages, RawMemory};
 use device::nvme::{Config, Controller, NvmeCells};
-use device::{Dma, DmaError, DmaId, Function, MediaError, MediaId};
+use device::{Dma, DmaError, DmaId, Function, MediaError, MediaFunction, MediaId};
 use host::{Access, AccessError};
 use zerocopy::FromBytes;
 

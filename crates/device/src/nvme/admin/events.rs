@@ -1,13 +1,8 @@
 //! Asynchronous events (NVMe 2.0 §5.2): of the error, health and notice types.
 
-use spec::nvme::feature::AsyncEventConfiguration;
-use spec::nvme::log::CriticalWarning;
-use spec::nvme::{AsyncEvent, AsyncEventType, LogPageId, Status};
-
-use super::features;
-use crate::nvme::Controller;
-use crate::nvme::cells::ASYNC_EVENT_REQUESTS;
-use crate::nvme::command::{Event, State};
+use base::ledger::{Cell, Journal, Layout};
+use spec::nvme::{AsyncEvent, AsyncEventType, LogPageId};
+use zerocopy::FromBytes;
 
 /// A doorbell that does not exist was written.
 pub(crate) const INVALID_DOORBELL_REGISTER: u32 = 1 << 0;
@@ -26,76 +21,64 @@ const EVENTS: [(u32, AsyncEvent); 4] = [
     (NAMESPACE_CHANGED, AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED),
 ];
 
-impl Controller<'_> {
+/// Which events have happened.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(crate) struct EventCells {
+    /// Those that have not been reported, as bits.
+    raised: Cell<u32>,
+    /// The types of events of which one was reported and its log page not read since: then no more of the type are
+    /// (NVMe 2.0 §5.2).
+    masked: Cell<u32>,
+}
+
+/// The events of one controller.
+pub(crate) struct Events<'m> {
+    cells: &'m EventCells,
+    journal: Journal<'m>,
+}
+
+impl<'m> Events<'m> {
+    pub(crate) fn new(cells: &'m EventCells, journal: Journal<'m>) -> Self {
+        Self { cells, journal }
+    }
+
     /// An event has happened.
-    pub(crate) fn raise_event(&mut self, event: u32) {
-        self.cells.events.update(self.journal, |events| events | event);
-        self.report_event();
-    }
-
-    /// What other controllers have done to namespaces of this one.
-    pub(crate) fn announce_changes(&mut self) {
-        let cells = self.subsystem.controller(self.index);
-        if cells.announce.get() == 0 {
-            return;
-        }
-        cells.announce.set(self.journal, 0);
-        let configured = AsyncEventConfiguration(features::event_configuration(self));
-        if self.is_processing() && configured.namespace_attribute() {
-            self.raise_event(NAMESPACE_CHANGED);
-        }
-    }
-
-    /// Whether there is something to announce.
-    pub(crate) fn can_announce(&self) -> bool {
-        self.subsystem.controller(self.index).announce.get() != 0
-    }
-
-    /// A threshold has been set.
-    pub(crate) fn check_temperature(&mut self) {
-        let configured = AsyncEventConfiguration(features::event_configuration(self));
-        let wanted = CriticalWarning(configured.smart()).temperature();
-        if wanted && self.is_too_hot_or_cold() {
-            self.raise_event(TEMPERATURE);
-        }
+    pub(crate) fn raise(&self, event: u32) {
+        self.cells.raised.update(self.journal, |events| events | event);
     }
 
     /// The log page of events has been read: its type may be reported again.
-    pub(crate) fn rearm_events(&mut self, page: LogPageId) {
+    pub(crate) fn rearm(&self, page: LogPageId) {
         let kinds = EVENTS.iter().filter(|(_, event)| event.log_page() == page.0);
         let types = kinds.fold(0, |types, (_, event)| types | 1 << event.event_type());
-        self.cells.events_masked.update(self.journal, |masked| masked & !types);
-        self.report_event();
+        self.cells.masked.update(self.journal, |masked| masked & !types);
     }
 
-    /// An Asynchronous Event Request: held until there is something to report.
-    pub(crate) fn hold_event_request(&mut self, slot: u16) -> Result<(), Status> {
-        if self.held_requests().count() >= ASYNC_EVENT_REQUESTS {
-            return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED);
-        }
-        self.step(slot, Event::Hold);
-        self.report_event();
-        Ok(())
+    /// Whether there is one to be reported.
+    pub(crate) fn is_due(&self) -> bool {
+        self.first_due().is_some()
     }
 
-    fn held_requests(&self) -> impl Iterator<Item = u16> {
-        let cells = self.cells;
-        self.busy_slots().filter(move |slot| cells.commands[usize::from(*slot)].state() == State::Held)
+    /// Takes the next event that is to be reported.
+    pub(crate) fn take(&self) -> Option<AsyncEvent> {
+        let (bit, event) = self.first_due()?;
+        self.cells.raised.update(self.journal, |events| events & !bit);
+        self.cells.masked.update(self.journal, |masked| masked | 1 << event.event_type());
+        Some(event)
     }
 
-    /// Tells what there is to tell, as far as the host has asked.
-    fn report_event(&mut self) {
-        loop {
-            let (events, masked) = (self.cells.events.get(), self.cells.events_masked.get());
-            let due = |(bit, event): &&(u32, AsyncEvent)| {
-                events & bit != 0 && masked & 1 << event.event_type() == 0
-            };
-            let Some((bit, event)) = EVENTS.iter().find(due) else { return };
-            let Some(slot) = self.held_requests().next() else { return };
-            self.cells.events.set(self.journal, events & !bit);
-            self.cells.events_masked.set(self.journal, masked | 1 << event.event_type());
-            self.complete(slot, event.0, Status::SUCCESS);
-        }
+    fn first_due(&self) -> Option<(u32, AsyncEvent)> {
+        let (events, masked) = (self.cells.raised.get(), self.cells.masked.get());
+        let due =
+            |(bit, event): &(u32, AsyncEvent)| events & bit != 0 && masked & 1 << event.event_type() == 0;
+        EVENTS.into_iter().find(due)
+    }
+
+    /// A controller level reset.
+    pub(crate) fn reset(&self) {
+        self.cells.raised.set(self.journal, 0);
+        self.cells.masked.set(self.journal, 0);
     }
 }
 

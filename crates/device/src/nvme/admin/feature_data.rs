@@ -1,9 +1,9 @@
 //! Features whose values are data: Timestamp, Host Identifier, Host Behavior Support (NVMe 2.0 §5.27.1).
 
 use base::Instant;
-use spec::nvme::{FeatureId, GetFeatures, SetFeatures, Status, SubmissionEntry};
-
-use crate::nvme::Controller;
+use base::ledger::{Cell, Journal, Layout};
+use spec::nvme::{FeatureId, SetFeatures, Status};
+use zerocopy::FromBytes;
 
 /// Bytes of the values.
 const TIMESTAMP_BYTES: u32 = 8;
@@ -17,9 +17,32 @@ const TIMESTAMP_MASK: u64 = (1 << 48) - 1;
 /// Byte 0 of Host Behavior Support: Advanced Command Retry Enable. This controller has no delays to offer.
 const BEHAVIOR_MASK: u64 = 0xff;
 
-impl Controller<'_> {
+/// The values.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(crate) struct FeatureDataCells {
+    /// Milliseconds of the timestamp, when they were set, and where they came from.
+    timestamp: Cell<u64>,
+    timestamp_at: Cell<u64>,
+    timestamp_origin: Cell<u64>,
+    host_identifier: [Cell<u64>; 2],
+    /// The first eight bytes of Host Behavior Support.
+    host_behavior: Cell<u64>,
+}
+
+/// What the host has told in data.
+pub(crate) struct FeatureData<'m> {
+    cells: &'m FeatureDataCells,
+    journal: Journal<'m>,
+}
+
+impl<'m> FeatureData<'m> {
+    pub(crate) fn new(cells: &'m FeatureDataCells, journal: Journal<'m>) -> Self {
+        Self { cells, journal }
+    }
+
     /// Bytes of the data of a feature, if its value is data.
-    pub(super) fn feature_bytes(&self, id: FeatureId, dw11: u32) -> Option<u32> {
+    pub(super) fn bytes(id: FeatureId, dw11: u32) -> Option<u32> {
         match id {
             FeatureId::TIMESTAMP => Some(TIMESTAMP_BYTES),
             FeatureId::HOST_IDENTIFIER if dw11 & EXHID != 0 => Some(16),
@@ -29,17 +52,16 @@ impl Controller<'_> {
         }
     }
 
-    /// The data of a Get Features, for the host; the rest of `out` stays zero.
-    pub(super) fn feature_data(&self, get: &GetFeatures, is_default: bool, out: &mut [u8]) {
-        let cells = &self.cells.admin;
+    /// The current value of a feature, for the host; the rest of `out` stays zero.
+    pub(super) fn get(&self, id: FeatureId, now: Instant, out: &mut [u8]) {
+        let cells = self.cells;
         let mut fill = |words: &[u64]| {
             let bytes = words.iter().flat_map(|word| word.to_le_bytes());
             out.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
         };
-        match get.fid {
-            _ if is_default => {}
+        match id {
             FeatureId::TIMESTAMP => {
-                let since = self.now.since(Instant::from_nanos(cells.timestamp_at.get()));
+                let since = now.since(Instant::from_nanos(cells.timestamp_at.get()));
                 let passed = u64::try_from(since.as_millis()).unwrap_or(TIMESTAMP_MASK);
                 let millis = cells.timestamp.get().saturating_add(passed) & TIMESTAMP_MASK;
                 fill(&[millis | cells.timestamp_origin.get() << 49]);
@@ -51,19 +73,18 @@ impl Controller<'_> {
         }
     }
 
-    /// The data of a Set Features have come.
-    pub(super) fn take_feature_data(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
-        let set = SetFeatures::parse(entry);
-        let (cells, journal) = (&self.cells.admin, self.journal);
-        let word = |index: usize| {
-            let mut bytes = [0; 8];
-            self.pages.read(self.command(slot).page(0), index * 8, &mut bytes);
-            u64::from_le_bytes(bytes)
-        };
+    /// The data of a Set Features, by words.
+    pub(super) fn set(
+        &self,
+        set: &SetFeatures,
+        now: Instant,
+        word: impl Fn(usize) -> u64,
+    ) -> Result<(), Status> {
+        let (cells, journal) = (self.cells, self.journal);
         match set.fid {
             FeatureId::TIMESTAMP => {
                 cells.timestamp.set(journal, word(0) & TIMESTAMP_MASK);
-                cells.timestamp_at.set(journal, self.now.as_nanos());
+                cells.timestamp_at.set(journal, now.as_nanos());
                 cells.timestamp_origin.set(journal, ORIGIN_HOST);
             }
             FeatureId::HOST_IDENTIFIER => {
@@ -76,7 +97,16 @@ impl Controller<'_> {
             }
             _ => cells.host_behavior.set(journal, word(0) & BEHAVIOR_MASK),
         }
-        self.complete(slot, 0, Status::SUCCESS);
         Ok(())
+    }
+
+    /// A controller level reset. The time goes on from zero (NVMe 2.0 §5.27.1.11).
+    pub(crate) fn reset(&self, now: Instant) {
+        let (cells, journal) = (self.cells, self.journal);
+        cells.host_identifier.iter().for_each(|word| word.set(journal, 0));
+        cells.host_behavior.set(journal, 0);
+        cells.timestamp.set(journal, 0);
+        cells.timestamp_origin.set(journal, 0);
+        cells.timestamp_at.set(journal, now.as_nanos());
     }
 }

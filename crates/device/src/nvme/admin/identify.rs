@@ -114,7 +114,10 @@ impl Controller<'_> {
                 let mut data = [0; PAGE_SIZE];
                 // `check` of the command gave it as many bytes as the feature has.
                 let data = &mut data[..self.command(slot).counts.get().len as usize];
-                self.feature_data(&get, get.select != spec::nvme::FeatureSelect::CURRENT, data);
+                // What was never saved is the default, which is zero.
+                if get.select == spec::nvme::FeatureSelect::CURRENT {
+                    self.feature_data.get(get.fid, self.now, data);
+                }
                 self.write_pages(slot, 0, data);
             }
             _ => self.fill_log(slot, &GetLogPage::parse(&entry)),
@@ -198,8 +201,8 @@ impl Controller<'_> {
 
     fn controller(&self) -> IdentifyController {
         let mut data = IdentifyController::new_zeroed();
-        let ids = self.read_config(pcie::spec::header::ID);
-        let subsystem = self.read_config(pcie::spec::header::SUBSYSTEM);
+        let ids = self.config_space.read(pcie::spec::header::ID);
+        let subsystem = self.config_space.read(pcie::spec::header::SUBSYSTEM);
         data.vid = (ids as u16).into();
         data.ssvid = (subsystem as u16).into();
         fill_ascii(&mut data.sn, &format!("{:016x}", self.config.shown_id()));
@@ -259,7 +262,7 @@ impl Controller<'_> {
             .into();
         data.fuses = COMPARE_AND_WRITE.into();
         data.fna = NO_FORMAT_OF_ALL;
-        data.vwc = Vwc(0).with_present(self.shows_cache()).with_flush_all(FLUSH_ALL).0;
+        data.vwc = Vwc(0).with_present(self.registers.shows_cache()).with_flush_all(FLUSH_ALL).0;
         if self.config.cache == WriteCache::Hidden {
             data.vendor[..HOST_KEEPS_OFFERED.len()].copy_from_slice(&HOST_KEEPS_OFFERED);
         }

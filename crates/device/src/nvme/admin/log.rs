@@ -9,10 +9,11 @@ use spec::nvme::{
 use zerocopy::little_endian::U128;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use base::ledger::{Cell, Layout};
+use base::ledger::{Cell, Journal, Layout};
 
-use super::features::TEMPERATURE;
+use super::features::{Features, TEMPERATURE};
 use crate::nvme::cells::ERRORS;
+use crate::nvme::command::CommandCells;
 use crate::nvme::subsystem::cells::NAMESPACES;
 
 use crate::nvme::Controller;
@@ -72,9 +73,9 @@ impl Controller<'_> {
                 PAGES.iter().for_each(|(id, _)| table[usize::from(id.0)] = SUPPORTED.to_le_bytes());
                 fill(table.as_flattened());
             }
-            LogPageId::ERROR_INFORMATION => fill(self.error_log().as_bytes()),
+            LogPageId::ERROR_INFORMATION => fill(self.errors.page().as_bytes()),
             LogPageId::CHANGED_NAMESPACE_LIST => fill(&self.changed_namespaces()),
-            LogPageId::DEVICE_SELF_TEST => fill(self.self_test_log().as_bytes()),
+            LogPageId::DEVICE_SELF_TEST => fill(self.self_tests.page().as_bytes()),
             LogPageId::SMART => fill(self.smart_log().as_bytes()),
             LogPageId::FIRMWARE_SLOT => {
                 let mut log = FirmwareSlotLog::new_zeroed();
@@ -85,7 +86,9 @@ impl Controller<'_> {
             LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS => fill(self.effects().as_bytes()),
             LogPageId::FEATURES_SUPPORTED_AND_EFFECTS => {
                 let mut table = [[0; 4]; TABLE_BYTES / 4];
-                for id in FeatureId::KNOWN.iter().filter(|id| self.has_feature(**id)) {
+                for id in
+                    FeatureId::KNOWN.iter().filter(|id| Features::has(**id, self.registers.shows_cache()))
+                {
                     table[usize::from(id.0)] = (SUPPORTED | CONTROLLER_SCOPE).to_le_bytes();
                 }
                 fill(table.as_flattened());
@@ -102,42 +105,9 @@ impl Controller<'_> {
             changed.iter().for_each(|word| word.set(self.journal, 0));
         }
         if !log.rae {
-            self.rearm_events(log.lid);
+            self.events.rearm(log.lid);
+            self.report_events();
         }
-    }
-
-    /// Notes how a command has failed.
-    pub(crate) fn log_error(&mut self, slot: u16, status: Status) {
-        self.cells.statistics.errors.add(1);
-        let (cells, journal) = (&self.cells.admin, self.journal);
-        let command = self.command(slot);
-        let (entry, origin) = (command.entry(), command.origin.get());
-        let error = &cells.errors[(cells.error_count.get() % ERRORS as u64) as usize];
-        error.sq.set(journal, origin.sq);
-        error.cid.set(journal, origin.cid);
-        error.status.set(journal, status.bits());
-        error.nsid.set(journal, entry.nsid.get());
-        let ranged = origin.sq != 0 && entry.nvm_opcode() != NvmOpcode::DATASET_MANAGEMENT;
-        error.lba.set(journal, if ranged { entry.slba() } else { 0 });
-        cells.error_count.update(journal, |count| count + 1);
-    }
-
-    fn error_log(&self) -> [ErrorLogEntry; ERRORS] {
-        let cells = &self.cells.admin;
-        let mut log = [ErrorLogEntry::default(); ERRORS];
-        let count = cells.error_count.get();
-        for (back, entry) in (0..count).zip(&mut log) {
-            let number = count - back;
-            let error = &cells.errors[((number - 1) % ERRORS as u64) as usize];
-            entry.error_count = number.into();
-            entry.sq_id = error.sq.get().into();
-            entry.cid = error.cid.get().into();
-            entry.status_and_phase = (error.status.get() << 1).into();
-            entry.parameter_location = NO_PARAMETER.into();
-            entry.lba = error.lba.get().into();
-            entry.nsid = error.nsid.get().into();
-        }
-        log
     }
 
     fn changed_namespaces(&self) -> [u8; SIZE] {
@@ -158,7 +128,7 @@ impl Controller<'_> {
         let mut log = SmartLog::new_zeroed();
         log.critical_warning = CriticalWarning(0)
             .with_read_only(self.config.read_only)
-            .with_temperature(self.is_too_hot_or_cold())
+            .with_temperature(self.features.is_too_hot_or_cold())
             .with_reliability(self.subsystem.has_fault())
             .0;
         log.composite_temperature = TEMPERATURE.into();
@@ -169,7 +139,7 @@ impl Controller<'_> {
         log.host_read_commands = count(&statistics.read_commands);
         log.host_write_commands = count(&statistics.write_commands);
         log.media_errors = count(&statistics.media_errors);
-        log.error_log_entries = U128::new(self.cells.admin.error_count.get().into());
+        log.error_log_entries = U128::new(self.errors.count().into());
         log
     }
 
@@ -202,11 +172,67 @@ impl Controller<'_> {
 /// An error of a command.
 #[derive(FromBytes, Layout)]
 #[repr(C)]
-pub(crate) struct ErrorCells {
+struct ErrorCells {
     lba: Cell<u64>,
     nsid: Cell<u32>,
     sq: Cell<u16>,
     cid: Cell<u16>,
     status: Cell<u16>,
     reserved: [Cell<u16>; 3],
+}
+
+/// Errors ever, and the last of them: error `n` is at `(n - 1) % ERRORS`.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(crate) struct ErrorLogCells {
+    count: Cell<u64>,
+    errors: [ErrorCells; ERRORS],
+}
+
+/// How commands have failed.
+pub(crate) struct ErrorLog<'m> {
+    cells: &'m ErrorLogCells,
+    journal: Journal<'m>,
+}
+
+impl<'m> ErrorLog<'m> {
+    pub(crate) fn new(cells: &'m ErrorLogCells, journal: Journal<'m>) -> Self {
+        Self { cells, journal }
+    }
+
+    /// Notes how a command has failed.
+    pub(crate) fn note(&self, command: &CommandCells, status: Status) {
+        let (entry, origin, journal) = (command.entry(), command.origin.get(), self.journal);
+        let count = &self.cells.count;
+        let error = &self.cells.errors[(count.get() % ERRORS as u64) as usize];
+        error.sq.set(journal, origin.sq);
+        error.cid.set(journal, origin.cid);
+        error.status.set(journal, status.bits());
+        error.nsid.set(journal, entry.nsid.get());
+        let ranged = origin.sq != 0 && entry.nvm_opcode() != NvmOpcode::DATASET_MANAGEMENT;
+        error.lba.set(journal, if ranged { entry.slba() } else { 0 });
+        count.update(journal, |count| count + 1);
+    }
+
+    fn count(&self) -> u64 {
+        self.cells.count.get()
+    }
+
+    /// The log page: the last error first.
+    fn page(&self) -> [ErrorLogEntry; ERRORS] {
+        let mut log = [ErrorLogEntry::default(); ERRORS];
+        let count = self.count();
+        for (back, entry) in (0..count).zip(&mut log) {
+            let number = count - back;
+            let error = &self.cells.errors[((number - 1) % ERRORS as u64) as usize];
+            entry.error_count = number.into();
+            entry.sq_id = error.sq.get().into();
+            entry.cid = error.cid.get().into();
+            entry.status_and_phase = (error.status.get() << 1).into();
+            entry.parameter_location = NO_PARAMETER.into();
+            entry.lba = error.lba.get().into();
+            entry.nsid = error.nsid.get().into();
+        }
+        log
+    }
 }

@@ -1,52 +1,29 @@
 //! The admin command set (NVMe 2.0 §5): what each command checks, and where it goes on.
 
 pub(crate) mod events;
-mod feature_data;
+pub(crate) mod feature_data;
 pub(crate) mod features;
 mod format;
 mod identify;
-mod log;
+pub(crate) mod keep_alive;
+pub(crate) mod log;
 mod namespaces;
-mod self_test;
+pub(crate) mod self_test;
 
 use base::Instant;
-use base::ledger::{Cell, Layout, PAGE_SIZE};
-use core::time::Duration;
+use base::ledger::PAGE_SIZE;
+use spec::nvme::log::CriticalWarning;
 use spec::nvme::{
-    Abort, AdminOpcode, DeleteIoQueue, GetLogPage, Identify, NamespaceAttachment, NamespaceManagement,
-    NamespaceManagementSelect, Status, SubmissionEntry,
+    Abort, AdminOpcode, DeleteIoQueue, FeatureId, FeatureSelect, GetFeatures, GetLogPage, Identify, NSID_ALL,
+    NamespaceAttachment, NamespaceManagement, NamespaceManagementSelect, SetFeatures, Status,
+    SubmissionEntry,
 };
-use zerocopy::FromBytes;
 
-use self::log::ErrorCells;
-use self::self_test::SelfTestCells;
+use self::feature_data::FeatureData;
+use self::features::Features;
 use crate::nvme::Controller;
-use crate::nvme::cells::{ERRORS, SELF_TESTS};
-use crate::nvme::command::{State, Work};
-
-/// What admin commands have left behind.
-#[derive(FromBytes, Layout)]
-#[repr(C)]
-pub(crate) struct AdminCells {
-    /// Shadow doorbells and event indexes in host memory; 0 for none.
-    pub(crate) shadow_doorbells: Cell<u64>,
-    pub(crate) event_indexes: Cell<u64>,
-    /// Milliseconds of the timestamp, when they were set, and where they came from.
-    timestamp: Cell<u64>,
-    timestamp_at: Cell<u64>,
-    timestamp_origin: Cell<u64>,
-    host_identifier: [Cell<u64>; 2],
-    /// Errors ever, and the last of them: error `n` is at `(n - 1) % ERRORS`.
-    error_count: Cell<u64>,
-    errors: [ErrorCells; ERRORS],
-    /// Self-tests ever, and the results of the last.
-    self_test_count: Cell<u64>,
-    self_tests: [SelfTestCells; SELF_TESTS],
-    /// Host Behavior Support: its first eight bytes.
-    host_behavior: Cell<u64>,
-    /// Whether there was a card before: the first one takes over what was saved.
-    pub(crate) made: Cell<u64>,
-}
+use crate::nvme::cells::ASYNC_EVENT_REQUESTS;
+use crate::nvme::command::{Event, State, Work};
 
 impl Controller<'_> {
     pub(crate) fn execute_admin(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
@@ -75,7 +52,7 @@ impl Controller<'_> {
             AdminOpcode::GET_FEATURES => return self.get_features(slot, entry),
             AdminOpcode::SET_FEATURES => return self.set_features(slot, entry),
             AdminOpcode::ASYNC_EVENT_REQUEST => return self.hold_event_request(slot),
-            AdminOpcode::KEEP_ALIVE => self.keep_alive(),
+            AdminOpcode::KEEP_ALIVE => self.keep_alive.hear(self.now),
             AdminOpcode::DOORBELL_BUFFER_CONFIG => self.set_doorbell_buffers(entry)?,
             AdminOpcode::NAMESPACE_MANAGEMENT => return self.manage_namespace(slot, entry),
             AdminOpcode::NAMESPACE_ATTACHMENT => return self.begin_attachment(slot, entry),
@@ -149,46 +126,161 @@ impl Controller<'_> {
         0
     }
 
-    /// The host lives.
-    fn keep_alive(&mut self) {
-        self.alive_at = Some(self.now);
-    }
-
     /// When the host has to have sent a Keep Alive, if there is a timer.
     pub(crate) fn keep_alive_timeout(&self) -> Option<Instant> {
-        let timer = u64::from(self.keep_alive_timer());
-        let running = timer != 0 && self.is_processing();
-        let since = self.alive_at.filter(|_| running)?;
-        Some(since + Duration::from_millis(timer))
+        let timer = self.features.keep_alive_timer();
+        self.keep_alive.timeout(timer).filter(|_| self.registers.is_processing())
     }
 
-    /// The time is what it is now. A new card gives the host the whole time again.
+    /// The time is what it is now.
     pub(crate) fn see(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        if self.alive_at.is_none() && self.keep_alive_timer() != 0 {
-            self.alive_at = Some(self.now);
-        }
+        self.keep_alive.see(self.now, self.features.keep_alive_timer());
     }
 
-    /// The host of whom nothing was heard has to find out by itself (NVMe 2.0 §3.9).
     pub(crate) fn check_keep_alive(&mut self) {
         if self.keep_alive_timeout().is_some_and(|at| at <= self.now) {
-            self.alive_at = None;
-            self.fail("no keep alive in time");
+            self.keep_alive.stop();
+            self.registers.fail("no keep alive in time");
         }
     }
 
-    /// What a controller level reset takes away.
-    pub(crate) fn reset_admin(&mut self) {
-        let (cells, journal) = (&self.cells.admin, self.journal);
-        cells.shadow_doorbells.set(journal, 0);
-        cells.event_indexes.set(journal, 0);
-        cells.host_identifier.iter().for_each(|word| word.set(journal, 0));
-        cells.host_behavior.set(journal, 0);
-        // The time goes on from zero (NVMe 2.0 §5.27.1.11).
-        cells.timestamp.set(journal, 0);
-        cells.timestamp_origin.set(journal, 0);
-        cells.timestamp_at.set(journal, self.now.as_nanos());
-        self.alive_at = None;
+    /// An event has happened.
+    pub(crate) fn raise_event(&mut self, event: u32) {
+        self.events.raise(event);
+        self.report_events();
+    }
+
+    /// Tells what there is to tell, as far as the host has asked.
+    fn report_events(&mut self) {
+        while self.events.is_due() {
+            let Some(slot) = self.held_requests().next() else { return };
+            let Some(event) = self.events.take() else { return };
+            self.complete(slot, event.0, Status::SUCCESS);
+        }
+    }
+
+    fn held_requests(&self) -> impl Iterator<Item = u16> {
+        let cells = self.cells;
+        self.busy_slots().filter(move |slot| cells.commands[usize::from(*slot)].state() == State::Held)
+    }
+
+    /// An Asynchronous Event Request: held until there is something to report.
+    fn hold_event_request(&mut self, slot: u16) -> Result<(), Status> {
+        if self.held_requests().count() >= ASYNC_EVENT_REQUESTS {
+            return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED);
+        }
+        self.step(slot, Event::Hold);
+        self.report_events();
+        Ok(())
+    }
+
+    /// What other controllers have done to namespaces of this one.
+    pub(crate) fn announce_changes(&mut self) {
+        if !self.can_announce() {
+            return;
+        }
+        self.subsystem.controller(self.index).announce.set(self.journal, 0);
+        if self.registers.is_processing() && self.features.events().namespace_attribute() {
+            self.raise_event(events::NAMESPACE_CHANGED);
+        }
+    }
+
+    /// Whether there is something to announce.
+    pub(crate) fn can_announce(&self) -> bool {
+        self.subsystem.controller(self.index).announce.get() != 0
+    }
+
+    /// A threshold has been set.
+    fn check_temperature(&mut self) {
+        let wanted = CriticalWarning(self.features.events().smart()).temperature();
+        if wanted && self.features.is_too_hot_or_cold() {
+            self.raise_event(events::TEMPERATURE);
+        }
+    }
+
+    fn get_features(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
+        let get = GetFeatures::parse(entry);
+        // There is no one value of what each namespace has for itself (NVMe 2.0 §5.15).
+        if get.fid == FeatureId::ERROR_RECOVERY && get.nsid == NSID_ALL {
+            return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
+        }
+        self.check_feature_namespace(get.fid, get.nsid)?;
+        let capabilities = get.select == FeatureSelect::SUPPORTED_CAPABILITIES;
+        if let Some(len) = FeatureData::bytes(get.fid, get.dw11).filter(|_| !capabilities) {
+            if get.select.0 > FeatureSelect::SUPPORTED_CAPABILITIES.0 {
+                return Err(Status::INVALID_FIELD);
+            }
+            return self.begin_transfer(slot, Work::Report, len);
+        } else if !Features::has(get.fid, self.registers.shows_cache()) {
+            return Err(Status::INVALID_FIELD);
+        }
+        let result = self.features.get(&get)?;
+        self.complete(slot, result, Status::SUCCESS);
+        Ok(())
+    }
+
+    fn set_features(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
+        let set = SetFeatures::parse(entry);
+        if !Features::has(set.fid, self.registers.shows_cache()) {
+            return Err(Status::INVALID_FIELD);
+        } else if set.save && !self.features.is_saveable(set.fid) {
+            return Err(Status::FEATURE_NOT_SAVEABLE);
+        }
+        self.check_feature_namespace(set.fid, set.nsid)?;
+        if let Some(len) = FeatureData::bytes(set.fid, set.dw11) {
+            return self.begin_transfer(slot, Work::Admin, len);
+        }
+        let result = if set.fid == FeatureId::NUMBER_OF_QUEUES {
+            features::agree_on_queues(set.dw11, self.has_io_queues())?
+        } else {
+            self.features.set(set.fid, set.dw11)?;
+            0
+        };
+        match set.fid {
+            FeatureId::TEMPERATURE_THRESHOLD | FeatureId::ASYNC_EVENT_CONFIGURATION => {
+                self.check_temperature()
+            }
+            FeatureId::KEEP_ALIVE_TIMER => self.keep_alive.hear(self.now),
+            _ => {}
+        }
+        if set.save {
+            self.features.save(set.fid);
+            self.complete_kept(slot, result);
+        } else {
+            self.complete(slot, result, Status::SUCCESS);
+        }
+        Ok(())
+    }
+
+    /// Features are the controller's, but for Error Recovery: that is a namespace's, and all of them have the same.
+    fn check_feature_namespace(&self, id: FeatureId, nsid: u32) -> Result<(), Status> {
+        let is_of_namespaces = id == FeatureId::ERROR_RECOVERY;
+        match nsid {
+            0 if is_of_namespaces => Err(Status::INVALID_NAMESPACE_OR_FORMAT),
+            0 | NSID_ALL => Ok(()),
+            _ => {
+                self.active_namespace(nsid)?;
+                if is_of_namespaces { Ok(()) } else { Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC) }
+            }
+        }
+    }
+
+    /// The data of a Set Features have come.
+    fn take_feature_data(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
+        let (page, pages) = (self.command(slot).page(0), self.pages);
+        self.feature_data.set(&SetFeatures::parse(entry), self.now, |index| {
+            let mut bytes = [0; 8];
+            pages.read(page, index * 8, &mut bytes);
+            u64::from_le_bytes(bytes)
+        })?;
+        self.complete(slot, 0, Status::SUCCESS);
+        Ok(())
+    }
+
+    /// The medium has answered a self-test, or could not.
+    pub(crate) fn end_self_test(&mut self, slot: u16, passed: bool) {
+        self.self_tests.note(&self.command(slot).entry(), passed);
+        self.complete(slot, 0, Status::SUCCESS);
     }
 }

@@ -1,7 +1,7 @@
 //! Device Self-test (NVMe 2.0 §5.9): the medium has to answer the read of its first page. Short and extended are the
 //! same, and over when the command completes.
 
-use base::ledger::{Cell, Layout, PAGE_SIZE};
+use base::ledger::{Cell, Journal, Layout, PAGE_SIZE};
 use spec::nvme::{NSID_ALL, SelfTestLog, SelfTestResult, Status, SubmissionEntry};
 use zerocopy::{FromBytes, FromZeros};
 
@@ -22,10 +22,61 @@ const STATUS_VALID: u8 = 0xc;
 /// The result of a self-test.
 #[derive(FromBytes, Layout)]
 #[repr(C)]
-pub(crate) struct SelfTestCells {
+struct ResultCells {
     nsid: Cell<u32>,
     code: Cell<u16>,
     failed: Cell<u16>,
+}
+
+/// Self-tests ever, and the results of the last.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(crate) struct SelfTestCells {
+    count: Cell<u64>,
+    results: [ResultCells; SELF_TESTS],
+}
+
+/// What self-tests have found.
+pub(crate) struct SelfTests<'m> {
+    cells: &'m SelfTestCells,
+    journal: Journal<'m>,
+}
+
+impl<'m> SelfTests<'m> {
+    pub(crate) fn new(cells: &'m SelfTestCells, journal: Journal<'m>) -> Self {
+        Self { cells, journal }
+    }
+
+    /// A self-test has ended.
+    pub(crate) fn note(&self, entry: &SubmissionEntry, passed: bool) {
+        let (count, journal) = (&self.cells.count, self.journal);
+        let result = &self.cells.results[(count.get() % SELF_TESTS as u64) as usize];
+        result.nsid.set(journal, entry.nsid.get());
+        result.code.set(journal, entry.cdw10.get() as u16 & 0xf);
+        result.failed.set(journal, u16::from(!passed));
+        count.update(journal, |count| count + 1);
+    }
+
+    /// The log page: the last result first.
+    pub(super) fn page(&self) -> SelfTestLog {
+        let count = self.cells.count.get();
+        let mut log = SelfTestLog::new_zeroed();
+        for (back, entry) in (1..).zip(&mut log.results) {
+            entry.status = SelfTestResult::UNUSED;
+            let Some(number) = count.checked_sub(back) else { continue };
+            let result = &self.cells.results[(number % SELF_TESTS as u64) as usize];
+            let failed = result.failed.get() != 0;
+            entry.status = (result.code.get() as u8) << 4 | if failed { SEGMENT_FAILED } else { PASSED };
+            entry.nsid = result.nsid.get().into();
+            if failed {
+                entry.segment = 1;
+                entry.valid = STATUS_VALID;
+                entry.sct = Status::UNRECOVERED_READ_ERROR.sct().0;
+                entry.sc = Status::UNRECOVERED_READ_ERROR.sc();
+            }
+        }
+        log
+    }
 }
 
 impl Controller<'_> {
@@ -46,38 +97,5 @@ impl Controller<'_> {
             _ => return Err(Status::INVALID_FIELD),
         }
         Ok(())
-    }
-
-    pub(crate) fn end_self_test(&mut self, slot: u16, passed: bool) {
-        let (cells, journal) = (&self.cells.admin, self.journal);
-        let entry = self.command(slot).entry();
-        let number = cells.self_test_count.get();
-        let result = &cells.self_tests[(number % SELF_TESTS as u64) as usize];
-        result.nsid.set(journal, entry.nsid.get());
-        result.code.set(journal, entry.cdw10.get() as u16 & 0xf);
-        result.failed.set(journal, u16::from(!passed));
-        cells.self_test_count.set(journal, number + 1);
-        self.complete(slot, 0, Status::SUCCESS);
-    }
-
-    pub(super) fn self_test_log(&self) -> SelfTestLog {
-        let cells = &self.cells.admin;
-        let count = cells.self_test_count.get();
-        let mut log = SelfTestLog::new_zeroed();
-        for (back, entry) in (1..).zip(&mut log.results) {
-            entry.status = SelfTestResult::UNUSED;
-            let Some(number) = count.checked_sub(back) else { continue };
-            let result = &cells.self_tests[(number % SELF_TESTS as u64) as usize];
-            let failed = result.failed.get() != 0;
-            entry.status = (result.code.get() as u8) << 4 | if failed { SEGMENT_FAILED } else { PASSED };
-            entry.nsid = result.nsid.get().into();
-            if failed {
-                entry.segment = 1;
-                entry.valid = STATUS_VALID;
-                entry.sct = Status::UNRECOVERED_READ_ERROR.sct().0;
-                entry.sc = Status::UNRECOVERED_READ_ERROR.sc();
-            }
-        }
-        log
     }
 }

@@ -1,17 +1,19 @@
 //! The function's configuration space: what `pcie` describes, with the registers that change in the ledger.
 
-use base::ledger::{Cell, Layout};
+use std::rc::Rc;
+
+use base::ledger::{Cell, Journal, Layout};
 use pcie::capability::express::ExpressOptions;
 use pcie::capability::msix::MsixLocation;
 use pcie::capability::sriov::SrIovOptions;
-use pcie::config::MsixControl;
+use pcie::config::{ConfigEffect, MsixControl};
 use pcie::{ConfigBuilder, ConfigLayout, ConfigState};
 use spec::nvme::PCI_CLASS_CODE;
 use zerocopy::FromBytes;
 
+use crate::nvme::Config;
 use crate::nvme::cells::{MEMORY_BUFFER_BYTES, VECTORS};
 use crate::nvme::registers::{BAR_BYTES, PENDING_OFFSET, VECTORS_OFFSET};
-use crate::nvme::{Config, Controller};
 
 /// The BAR of registers, doorbells, vector table and pending bits.
 pub const REGISTERS_BAR: u8 = 0;
@@ -68,50 +70,53 @@ pub(crate) fn layout(config: &Config, index: u16) -> ConfigLayout {
     builder.build()
 }
 
-impl Controller<'_> {
-    pub(crate) fn read_config(&self, register: u16) -> u32 {
+/// The configuration space of one function.
+pub(crate) struct ConfigSpace<'m> {
+    cells: &'m ConfigSpaceCells,
+    journal: Journal<'m>,
+    pub(crate) layout: Rc<ConfigLayout>,
+}
+
+impl<'m> ConfigSpace<'m> {
+    pub(crate) fn new(cells: &'m ConfigSpaceCells, journal: Journal<'m>, layout: Rc<ConfigLayout>) -> Self {
+        Self { cells, journal, layout }
+    }
+
+    pub(crate) fn read(&self, register: u16) -> u32 {
         let initial = self.layout.initial(register);
-        self.layout.slot(register).map_or(initial, |slot| self.cells.config_space.slots[slot].get() ^ initial)
+        self.layout.slot(register).map_or(initial, |slot| self.cells.slots[slot].get() ^ initial)
     }
 
-    /// A configuration write; a function-level reset happens here.
-    pub(crate) fn write_config(&mut self, register: u16, value: u32, byte_enables: u8) {
-        let Some(slot) = self.layout.slot(register) else { return };
-        let before = self.read_config(register);
+    /// A configuration write, and what it does to the function.
+    pub(crate) fn write(&self, register: u16, value: u32, byte_enables: u8) -> ConfigEffect {
+        let Some(slot) = self.layout.slot(register) else { return ConfigEffect::default() };
+        let before = self.read(register);
         let after = self.layout.write(before, register, value, byte_enables);
-        let stored = after ^ self.layout.initial(register);
-        self.cells.config_space.slots[slot].set(self.journal, stored);
-        let effect = self.layout.effect(register, before, after, value, byte_enables);
-        if effect.function_level_reset {
-            self.reset_function(|controller| {
-                controller.layout.function_level_reset(&controller.config_state())
-            });
-        } else if effect.msix_changed && !self.msix_control().enabled {
-            self.cells.pending_vectors.set(self.journal, 0);
-        }
+        self.cells.slots[slot].set(self.journal, after ^ self.layout.initial(register));
+        self.layout.effect(register, before, after, value, byte_enables)
     }
 
-    fn config_state(&self) -> ConfigState {
+    /// What a function level reset leaves.
+    pub(crate) fn after_function_level_reset(&self) -> ConfigState {
         let mut state = self.layout.reset();
         for (value, register) in state.0.iter_mut().zip(self.layout.mutable_registers()) {
-            *value = self.read_config(*register);
+            *value = self.read(*register);
         }
-        state
+        self.layout.function_level_reset(&state)
     }
 
-    pub(crate) fn set_config_state(&mut self, state: &ConfigState) {
+    pub(crate) fn set(&self, state: &ConfigState) {
         for (slot, register) in self.layout.mutable_registers().iter().enumerate() {
-            let stored = state.0[slot] ^ self.layout.initial(*register);
-            self.cells.config_space.slots[slot].set(self.journal, stored);
+            self.cells.slots[slot].set(self.journal, state.0[slot] ^ self.layout.initial(*register));
         }
     }
 
     pub(crate) fn bus_master(&self) -> bool {
-        self.layout.registers(|register| self.read_config(register)).command().bus_master()
+        self.layout.registers(|register| self.read(register)).command().bus_master()
     }
 
     pub(crate) fn msix_control(&self) -> MsixControl {
-        let control = self.layout.registers(|register| self.read_config(register)).msix_control();
+        let control = self.layout.registers(|register| self.read(register)).msix_control();
         control.unwrap_or(MsixControl { enabled: false, masked: false, vectors: 0 })
     }
 }

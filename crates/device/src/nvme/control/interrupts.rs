@@ -1,13 +1,13 @@
 //! MSI-X: the vector table, the pending bits and the messages (PCIe 6.0 §6.1.4, §7.7.2).
 
 use base::Payload;
-use base::ledger::{Cell, Layout};
+use base::ledger::{Cell, Journal, Layout};
 use pcie::msix::{Delivery, Entry};
 use zerocopy::FromBytes;
 
 use crate::function::Dma;
-use crate::nvme::Controller;
 use crate::nvme::cells::VECTORS;
+use crate::nvme::config_space::ConfigSpace;
 
 /// Dwords of an entry of the vector table.
 const ENTRY_DWORDS: usize = 4;
@@ -29,7 +29,26 @@ impl VectorCells {
     }
 }
 
-impl Controller<'_> {
+/// The interrupts of one function.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(crate) struct InterruptCells {
+    vectors: [VectorCells; VECTORS],
+    /// Vectors with a message that has not been sent: the pending bit array.
+    pending: Cell<u64>,
+}
+
+/// The vector table, and which messages are due.
+pub(crate) struct Interrupts<'m> {
+    cells: &'m InterruptCells,
+    journal: Journal<'m>,
+}
+
+impl<'m> Interrupts<'m> {
+    pub(crate) fn new(cells: &'m InterruptCells, journal: Journal<'m>) -> Self {
+        Self { cells, journal }
+    }
+
     /// A dword of the vector table.
     pub(crate) fn read_vector(&self, offset: usize) -> u32 {
         let (index, dword) = (offset / 4 / ENTRY_DWORDS, offset / 4 % ENTRY_DWORDS);
@@ -39,7 +58,7 @@ impl Controller<'_> {
     }
 
     /// Writes a dword of the vector table.
-    pub(crate) fn write_vector(&mut self, offset: usize, value: u32) {
+    pub(crate) fn write_vector(&self, offset: usize, value: u32) {
         let (index, dword) = (offset / 4 / ENTRY_DWORDS, offset / 4 % ENTRY_DWORDS);
         let Some(vector) = self.cells.vectors.get(index) else { return };
         self.set_vector(vector, vector.entry().write(dword, value, ALL_BYTES));
@@ -54,30 +73,30 @@ impl Controller<'_> {
     /// A dword of the pending bit array.
     pub(crate) fn read_pending(&self, offset: usize) -> u32 {
         match offset {
-            0 => self.cells.pending_vectors.get() as u32,
-            4 => (self.cells.pending_vectors.get() >> 32) as u32,
+            0 => self.cells.pending.get() as u32,
+            4 => (self.cells.pending.get() >> 32) as u32,
             _ => 0,
         }
     }
 
     /// A message of `vector` is due. Several that have not left are one.
-    pub(crate) fn interrupt(&mut self, vector: u16) {
-        if self.msix_control().enabled {
-            self.cells.pending_vectors.update(self.journal, |pending| pending | 1 << vector);
+    pub(crate) fn raise(&self, vector: u16, config: &ConfigSpace<'_>) {
+        if config.msix_control().enabled {
+            self.cells.pending.update(self.journal, |pending| pending | 1 << vector);
         }
     }
 
-    /// The next message that may leave.
-    pub(crate) fn send_interrupt(&mut self) -> Option<Dma> {
-        let pending = self.cells.pending_vectors.get();
+    /// Takes the next message that may leave.
+    pub(crate) fn take(&self, config: &ConfigSpace<'_>) -> Option<Dma> {
+        let pending = self.cells.pending.get();
         if pending == 0 {
             return None;
         }
-        let control = self.msix_control();
-        for (index, vector) in self.cells.vectors.iter().enumerate().take(VECTORS) {
+        let control = config.msix_control();
+        for (index, vector) in self.cells.vectors.iter().enumerate() {
             let entry = vector.entry();
             if pending >> index & 1 == 1 && entry.deliver(control) == Delivery::Send {
-                self.cells.pending_vectors.set(self.journal, pending & !(1 << index));
+                self.cells.pending.set(self.journal, pending & !(1 << index));
                 let payload = Payload::inline(&entry.data.to_le_bytes());
                 return Some(Dma::Write { address: entry.address, payload });
             }
@@ -85,9 +104,14 @@ impl Controller<'_> {
         None
     }
 
+    /// No message is due any more.
+    pub(crate) fn clear(&self) {
+        self.cells.pending.set(self.journal, 0);
+    }
+
     /// The table as it is after a reset of the function.
-    pub(crate) fn reset_vectors(&mut self) {
-        self.cells.pending_vectors.set(self.journal, 0);
+    pub(crate) fn reset(&self) {
+        self.clear();
         for vector in &self.cells.vectors {
             self.set_vector(vector, Entry::RESET);
         }

@@ -1,7 +1,9 @@
-//! What the host sees of the function: registers, configuration space, memory buffer, interrupts, resets.
+//! What the host sees of the function, and what it does with that: registers, configuration space, memory buffer,
+//! interrupts; enabling, shutting down, resets.
 
-mod cmb;
+pub(crate) mod cmb;
 pub(crate) mod config_space;
+mod enable;
 pub(crate) mod interrupts;
 pub(crate) mod registers;
 mod reset;

@@ -78,7 +78,7 @@ impl Controller<'_> {
         command.counts.update(self.journal, |counts| Counts { len, ..counts });
         command.progress.set(self.journal, Default::default());
         // Read once and written once.
-        self.charge_bytes(len.saturating_mul(2));
+        self.limit.charge_bytes(len.saturating_mul(2));
         Ok(())
     }
 

@@ -18,7 +18,6 @@ use crate::nvme::Controller;
 use crate::nvme::cells::DATA_MAX;
 use crate::nvme::command::{Counts, Event, Target, Work};
 use crate::nvme::config::WriteCache;
-use crate::nvme::features;
 use crate::nvme::subsystem::Namespace;
 
 const RANGE_BYTES: usize = size_of::<DatasetManagementRange>();
@@ -155,7 +154,7 @@ impl Controller<'_> {
             return Err(Status::INVALID_FIELD);
         }
         let target = self.set_target(slot, entry, namespace)?;
-        self.charge_bytes(target.len);
+        self.limit.charge_bytes(target.len);
         self.begin_transfer(slot, work, target.len)
     }
 
@@ -168,7 +167,7 @@ impl Controller<'_> {
     /// Whether whatever changes the medium has to be durable before it completes.
     pub(crate) fn writes_through(&self) -> bool {
         self.config.cache != WriteCache::Absent
-            && !features::write_cache(self)
+            && !(self.registers.shows_cache() && self.features.write_cache())
             && self.journal.rule(Rule::DurableBeforeAnswer)
     }
 
@@ -179,7 +178,7 @@ impl Controller<'_> {
         namespace: &Namespace,
     ) -> Result<(), Status> {
         let target = self.set_target(slot, entry, namespace)?;
-        self.charge_bytes(target.len);
+        self.limit.charge_bytes(target.len);
         self.begin_reading(slot, Work::Verify, target.len);
         Ok(())
     }

@@ -22,7 +22,7 @@ impl Controller<'_> {
         let target = self.set_target(slot, entry, namespace)?;
         // What keeps its space may have to be written.
         if !entry.deac() {
-            self.charge_bytes(target.len);
+            self.limit.charge_bytes(target.len);
         }
         self.set_work(slot, Work::Zeroes);
         self.continue_zeroes(slot);

@@ -1,7 +1,6 @@
 //! Creation and deletion of I/O queues (NVMe 2.0 §5.4 to §5.7).
 
 use base::ledger::PAGE_SIZE;
-use spec::nvme::registers::Cc;
 use spec::nvme::{
     AdminOpcode, CreateIoCompletionQueue, CreateIoSubmissionQueue, DeleteIoQueue, Status, SubmissionEntry,
 };
@@ -69,7 +68,7 @@ impl Controller<'_> {
         if entry.admin_opcode() == AdminOpcode::CREATE_IO_CQ {
             let queue = CreateIoCompletionQueue::parse(entry);
             if place == QueueMemory::Host {
-                self.place_completion_queue(queue.base, queue.entries)?;
+                self.buffer.place_completion_queue(queue.base, queue.entries)?;
             }
             let vector = queue.interrupts.then_some(queue.vector);
             self.create_completion_queue(queue.qid, queue.base, place, queue.entries, vector);
@@ -77,7 +76,7 @@ impl Controller<'_> {
         }
         let queue = CreateIoSubmissionQueue::parse(entry);
         let (base, place) = match place {
-            QueueMemory::Host => self.place_submission_queue(queue.base, queue.entries)?,
+            QueueMemory::Host => self.buffer.place_submission_queue(queue.base, queue.entries)?,
             _ => (queue.base, place),
         };
         self.create_submission_queue(queue.qid, base, place, queue.entries, queue.cqid);
@@ -85,7 +84,7 @@ impl Controller<'_> {
     }
 
     fn check_io_cq(&self, queue: &CreateIoCompletionQueue) -> Result<(), Status> {
-        let cc = Cc(self.cells.registers.cc.get());
+        let cc = self.registers.cc();
         check_queue(queue.qid, queue.entries, |qid| self.completion(qid).exists())?;
         if cc.iocqes() != CQE_SHIFT {
             Err(Status::INVALID_QUEUE_SIZE)
@@ -98,7 +97,7 @@ impl Controller<'_> {
 
     /// Priorities are accepted; the arbitration is round robin, where they mean nothing.
     fn check_io_sq(&self, queue: &CreateIoSubmissionQueue) -> Result<(), Status> {
-        let cc = Cc(self.cells.registers.cc.get());
+        let cc = self.registers.cc();
         check_queue(queue.qid, queue.entries, |qid| self.submission(qid).exists())?;
         if queue.cqid == 0 || usize::from(queue.cqid) >= QUEUES {
             Err(Status::INVALID_QUEUE_ID)

@@ -222,7 +222,7 @@ impl<'m> Controller<'m> {
 
     /// A write to a doorbell (NVMe PCIe 1.0 §3.1.2).
     pub(crate) fn ring(&mut self, queue: u16, is_cq: bool, value: u32) {
-        if !self.is_processing() {
+        if !self.registers.is_processing() {
             return;
         }
         let known = usize::from(queue) < QUEUES
@@ -279,7 +279,7 @@ impl<'m> Controller<'m> {
 
     /// Takes entries from the queues, round robin, the admin queue first. Returns whether there was one.
     pub(crate) fn fetch_entries(&mut self) -> bool {
-        if self.ready == 0 || !self.is_processing() {
+        if self.ready == 0 || !self.registers.is_processing() {
             return false;
         }
         (0..FETCH_BURST).take_while(|_| self.fetch_entry()).count() > 0
@@ -287,7 +287,7 @@ impl<'m> Controller<'m> {
 
     fn fetch_entry(&mut self) -> bool {
         let Some(queue) = self.next_queue() else { return false };
-        if queue != 0 && !self.may_take(self.fetching) {
+        if queue != 0 && !self.limit.may_take(self.now, self.fetching) {
             return false;
         }
         let cells = self.submission(queue);
@@ -302,12 +302,12 @@ impl<'m> Controller<'m> {
         cells.next.set(self.journal, next);
         if queue != 0 {
             self.next_queue = queue + 1;
-            self.charge_command();
+            self.limit.charge_command();
         }
         if is_here {
             let mut entry = [0; SQE_BYTES];
-            let offset = cells.base.get() as usize + index as usize * SQE_BYTES;
-            self.cells.memory_buffer.read(offset, &mut entry);
+            let offset = cells.base.get() + u64::from(index) * SQE_BYTES as u64;
+            self.buffer.read(offset, &mut entry);
             self.command(slot).write_entry(self.journal, 0, &entry);
             cells.head.set(self.journal, next);
             self.note_ready(queue);
@@ -344,7 +344,7 @@ impl<'m> Controller<'m> {
     pub(crate) fn handle_entry(&mut self, slot: u16, offset: usize, data: &[u8], last: bool) {
         let end = offset.saturating_add(data.len());
         if end > SQE_BYTES || (last && end != SQE_BYTES) {
-            return self.fail("a submission queue entry came with a wrong length");
+            return self.registers.fail("a submission queue entry came with a wrong length");
         }
         self.command(slot).write_entry(self.journal, offset, data);
         if last {
@@ -413,7 +413,7 @@ impl<'m> Controller<'m> {
             cells.phase_clear.set(self.journal, u8::from(phase));
         }
         if cells.interrupts.get() != 0 {
-            self.interrupt(cells.vector.get());
+            self.interrupts.raise(cells.vector.get(), &self.config_space);
         }
         self.step(slot, Event::Sent);
         Some(Dma::Write { address, payload: Payload::inline(entry.as_bytes()) })

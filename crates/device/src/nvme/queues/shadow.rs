@@ -100,10 +100,10 @@ impl Controller<'_> {
         if !aligned(shadow) || !aligned(events) {
             return Err(Status::INVALID_FIELD);
         }
-        self.refuse_buffer(shadow)?;
-        self.refuse_buffer(events)?;
-        self.cells.admin.shadow_doorbells.set(self.journal, shadow);
-        self.cells.admin.event_indexes.set(self.journal, events);
+        self.buffer.refuse(shadow)?;
+        self.buffer.refuse(events)?;
+        self.cells.shadow_doorbells.set(self.journal, shadow);
+        self.cells.event_indexes.set(self.journal, events);
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Controller<'_> {
     pub(super) fn want_shadow(&mut self, queue: u16, is_cq: bool) {
         let bell = Bell { queue, is_cq };
         if queue == 0
-            || self.cells.admin.shadow_doorbells.get() == 0
+            || self.cells.shadow_doorbells.get() == 0
             || self.shadow(bell).state.value() != State::Idle
         {
             return;
@@ -145,7 +145,7 @@ impl Controller<'_> {
     /// tell.
     pub(super) fn is_late(&self, queue: u16, is_cq: bool, value: u32) -> bool {
         let size = if is_cq { self.completion(queue).size.get() } else { self.submission(queue).size.get() };
-        if queue == 0 || self.cells.admin.shadow_doorbells.get() == 0 || value >= size {
+        if queue == 0 || self.cells.shadow_doorbells.get() == 0 || value >= size {
             return false;
         }
         let forward = (value + size - self.bell_value(Bell { queue, is_cq })) % size;
@@ -165,12 +165,12 @@ impl Controller<'_> {
                     let value = self.bell_value(bell);
                     cells.told.set(self.journal, value);
                     cells.state.set(self.journal, State::Look.into());
-                    let address = self.cells.admin.event_indexes.get() + bell.offset();
+                    let address = self.cells.event_indexes.get() + bell.offset();
                     return Some(Dma::Write { address, payload: Payload::inline(&value.to_le_bytes()) });
                 }
                 State::Look => {
                     cells.state.set(self.journal, State::Looking.into());
-                    let address = self.cells.admin.shadow_doorbells.get() + bell.offset();
+                    let address = self.cells.shadow_doorbells.get() + bell.offset();
                     let id = dma_id(SLOTS as u16 + number, 0, cells.uses.get().into());
                     return Some(Dma::Read { id, address, len: BYTES as u16 });
                 }
@@ -183,7 +183,7 @@ impl Controller<'_> {
 
     /// Whether one may be due.
     pub(crate) fn has_shadow_to_send(&self) -> bool {
-        self.shadows && self.cells.admin.shadow_doorbells.get() != 0
+        self.shadows && self.cells.shadow_doorbells.get() != 0
     }
 
     fn bell_of(&self, id: DmaId) -> Option<Bell> {
@@ -202,7 +202,7 @@ impl Controller<'_> {
         let value = match data.first_chunk() {
             Some(bytes) if offset == 0 && last => u32::from_le_bytes(*bytes) & 0xffff,
             _ => {
-                self.fail("a shadow doorbell came with a wrong length");
+                self.registers.fail("a shadow doorbell came with a wrong length");
                 return true;
             }
         };

@@ -1,7 +1,9 @@
+//! The cells of a drive, and how many there are of everything.
+
 use base::ledger::{Cell, Layout};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::nvme::features;
+use crate::nvme::admin::features;
 
 /// Most namespaces of a drive.
 pub const NAMESPACES: usize = 128;

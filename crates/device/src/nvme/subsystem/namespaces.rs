@@ -182,7 +182,7 @@ impl<'m> Subsystem<'m> {
     }
 
     /// Goes up whenever a controller has something to do because of what happened elsewhere in the drive, and else only
-    /// in steps of its own: see [`super::super::Controller::depends_on_others`].
+    /// in steps of its own: see [`MediaFunction::depends_on_others`](crate::MediaFunction::depends_on_others).
     pub fn notes(&self) -> u64 {
         self.notes.get()
     }

@@ -9,7 +9,8 @@ use base::hash::fnv1a;
 
 use super::cells::{BAD_RANGES, BadRange, CONTROLLERS, NAMESPACES, flag};
 use super::{NewNamespace, Subsystem};
-use crate::nvme::{Config, features};
+use crate::nvme::Config;
+use crate::nvme::admin::features;
 
 const MAGIC: [u8; 4] = *b"CWNV";
 const VERSION: u16 = 1;

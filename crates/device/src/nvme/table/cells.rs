@@ -1,10 +1,18 @@
+//! The cells of a controller, and how many there are of everything.
+
 use base::ledger::{Bytes, Cell, Counter, Layout, PAGE_SIZE, SlotCells};
 use zerocopy::FromBytes;
 
-use crate::nvme::admin::AdminCells;
+use crate::nvme::admin::events::EventCells;
+use crate::nvme::admin::feature_data::FeatureDataCells;
+use crate::nvme::admin::features;
+use crate::nvme::admin::log::ErrorLogCells;
+use crate::nvme::admin::self_test::SelfTestCells;
 use crate::nvme::command::CommandCells;
-use crate::nvme::config_space::ConfigSpaceCells;
-use crate::nvme::interrupts::VectorCells;
+use crate::nvme::control::cmb::BufferCells;
+use crate::nvme::control::config_space::ConfigSpaceCells;
+use crate::nvme::control::interrupts::InterruptCells;
+use crate::nvme::control::registers::RegisterCells;
 use crate::nvme::limit::LimitCells;
 use crate::nvme::queues::{CompletionQueueCells, SubmissionQueueCells};
 use crate::nvme::subsystem::SubsystemCells;
@@ -49,31 +57,33 @@ const _: () = assert!(QUEUES <= 128, "volatile sets of queues are 128 bits wide"
 const _: () =
     assert!(ADMIN_COMMANDS > ASYNC_EVENT_REQUESTS, "held events leave room for other admin commands");
 
-/// Everything of a controller that outlives a card. All zeroes is the state after power-on. What a new card looks at
-/// comes first: of hundreds of controllers, each page that it touches is a page fault.
+/// Everything of a controller that outlives a card, part by part. All zeroes is the state after power-on. What a new
+/// card looks at comes first: of hundreds of controllers, each page that it touches is a page fault.
 #[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct NvmeCells {
+    /// Whether there was a card before: the first one takes over what was saved.
+    pub(crate) made: Cell<u64>,
     pub(crate) config_space: ConfigSpaceCells,
     pub(crate) registers: RegisterCells,
-    pub(crate) features: [Cell<u32>; crate::nvme::features::COUNT],
-    pub(crate) admin: AdminCells,
+    pub(crate) buffer: BufferCells,
+    pub(crate) features: [Cell<u32>; features::COUNT],
+    pub(crate) feature_data: FeatureDataCells,
+    pub(crate) events: EventCells,
+    pub(crate) errors: ErrorLogCells,
+    pub(crate) self_tests: SelfTestCells,
     pub(crate) limit: LimitCells,
-    pub(crate) vectors: [VectorCells; VECTORS],
-    /// Vectors with a message that has not been sent: the pending bit array.
-    pub(crate) pending_vectors: Cell<u64>,
+    pub(crate) interrupts: InterruptCells,
+    /// Shadow doorbells and event indexes in host memory; 0 for none.
+    pub(crate) shadow_doorbells: Cell<u64>,
+    pub(crate) event_indexes: Cell<u64>,
     pub(crate) submission: [SubmissionQueueCells; QUEUES],
     pub(crate) completion: [CompletionQueueCells; QUEUES],
     pub(crate) slots: SlotCells<{ COMMANDS / 64 }>,
     /// The next stamp of [`CommandCells::order`].
     pub(crate) next_order: Cell<u64>,
     /// Commands of before a reset or a queue's deletion whose medium work has not ended.
-    pub(crate) orphans: Cell<u32>,
-    /// Asynchronous events that have not been reported, as bits of `events.rs`.
-    pub(crate) events: Cell<u32>,
-    /// The types of events of which one was reported and its log page not read since: then no more of the type are
-    /// (NVMe 2.0 §5.2).
-    pub(crate) events_masked: Cell<u32>,
+    pub(crate) orphans: Cell<u64>,
     pub(crate) statistics: Statistics,
     /// The drive of a controller that has one for itself.
     pub(crate) own_subsystem: SubsystemCells,
@@ -81,22 +91,6 @@ pub struct NvmeCells {
     /// The controller memory buffer. Not logged: a posted write of a step that is taken back is received again with the
     /// same bytes, and what it writes is not live before a doorbell or a command names it.
     pub(crate) memory_buffer: Bytes<MEMORY_BUFFER_BYTES>,
-}
-
-/// The controller's properties, as far as they are not computed (NVMe 2.0 §3.1.3).
-#[derive(FromBytes, Layout)]
-#[repr(C)]
-pub(crate) struct RegisterCells {
-    pub(crate) asq: Cell<u64>,
-    pub(crate) acq: Cell<u64>,
-    pub(crate) cmbmsc: Cell<u64>,
-    pub(crate) aqa: Cell<u32>,
-    pub(crate) cc: Cell<u32>,
-    pub(crate) csts: Cell<u32>,
-    pub(crate) interrupt_mask: Cell<u32>,
-    pub(crate) cmbsts: Cell<u32>,
-    /// Bit 0 of [`HOST_KEEPS`](spec::nvme::registers::HOST_KEEPS).
-    pub(crate) host_keeps: Cell<u32>,
 }
 
 impl NvmeCells {
@@ -115,7 +109,6 @@ pub(crate) struct Statistics {
     pub(crate) read_bytes: Counter,
     pub(crate) written_bytes: Counter,
     pub(crate) media_errors: Counter,
-    pub(crate) errors: Counter,
 }
 
 impl Statistics {

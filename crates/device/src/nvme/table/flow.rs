@@ -110,7 +110,7 @@ impl<'m> Controller<'m> {
     /// Ends a command that has data neither to take nor to give any more.
     pub(crate) fn complete(&mut self, slot: u16, result: u32, status: Status) {
         if !status.is_success() {
-            self.log_error(slot, status);
+            self.errors.note(self.command(slot), status);
         }
         let outcome = Outcome { result, status: status.bits(), reserved: 0 };
         self.command(slot).outcome.set(self.journal, outcome);

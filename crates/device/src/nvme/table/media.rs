@@ -23,18 +23,7 @@ enum Admission {
 }
 
 impl Controller<'_> {
-    /// Bytes that the next work moves that this card has not given out; 0 for work without data. For whoever shares a
-    /// medium among functions.
-    pub fn peek_media(&mut self) -> Option<u32> {
-        let slot = self.front_media()?;
-        let work = self.command(slot).media.get();
-        match work.kind.get() {
-            MediaKind::Read | MediaKind::Write | MediaKind::Zero { deallocate: false } => Some(work.len),
-            MediaKind::Flush | MediaKind::Trim | MediaKind::Zero { deallocate: true } => Some(0),
-        }
-    }
-
-    fn front_media(&mut self) -> Option<u16> {
+    pub(crate) fn front_media(&mut self) -> Option<u16> {
         self.serve_waiting();
         self.serve_parked();
         loop {

@@ -29,6 +29,7 @@ use super::{
     Config, Controller, MEMORY_BUFFER_BAR, NvmeCells, REGISTERS_BAR, Subsystem, SubsystemCells,
     VECTORS_OFFSET, WriteCache,
 };
+use crate::MediaFunction;
 use crate::function::{Dma, DmaError, DmaId, Function, MediaError, MediaId, MediaKind};
 
 const NOW: Instant = Instant::ZERO;

@@ -15,7 +15,7 @@ impl Controller<'_> {
     /// The next access: commands in line one after the other, each up to its end; an interrupt after the completions it
     /// stands for, before anything else.
     pub(crate) fn next_dma(&mut self, max_payload: usize) -> Option<Dma> {
-        if self.csts().cfs() || !self.bus_master() {
+        if self.registers.csts().cfs() || !self.config_space.bus_master() {
             return None;
         }
         self.serve_waiting();
@@ -26,7 +26,7 @@ impl Controller<'_> {
                 return Some(dma);
             }
             let Some(slot) = self.sending.front() else {
-                if let Some(message) = self.send_interrupt() {
+                if let Some(message) = self.interrupts.take(&self.config_space) {
                     return Some(message);
                 } else if self.fetch_entries() {
                     continue;
@@ -35,7 +35,7 @@ impl Controller<'_> {
             };
             let state = self.command(slot).state();
             if state != State::Complete
-                && let Some(message) = self.send_interrupt()
+                && let Some(message) = self.interrupts.take(&self.config_space)
             {
                 return Some(message);
             }
@@ -59,7 +59,7 @@ impl Controller<'_> {
 
     /// Whether there is an access to the host's memory that nothing but its driver keeps from being sent.
     pub(crate) fn has_to_send(&self) -> bool {
-        let may_send = self.bus_master() && !self.csts().cfs();
+        let may_send = self.config_space.bus_master() && !self.registers.csts().cfs();
         may_send && (self.sending.len() > 0 || self.has_shadow_to_send())
     }
 
@@ -185,7 +185,7 @@ impl Controller<'_> {
         }
         let Some((slot, _)) = dma_target(id, |slot| self.command(slot).uses.get()) else { return };
         match self.command(slot).state() {
-            State::Fetching => self.fail("a submission queue entry could not be read"),
+            State::Fetching => self.registers.fail("a submission queue entry could not be read"),
             State::Listing | State::Load | State::Loading => {
                 self.complete(slot, 0, Status::DATA_TRANSFER_ERROR);
             }

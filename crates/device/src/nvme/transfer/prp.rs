@@ -31,7 +31,7 @@ impl Controller<'_> {
         if prp1 & ALIGNMENT_MASK != 0 {
             return Err(Status::PRP_OFFSET_INVALID);
         }
-        self.refuse_buffer(prp1)?;
+        self.buffer.refuse(prp1)?;
         self.set_work(slot, work);
         command.write_prps(journal, 0, &prp1.to_le_bytes());
         command.counts.set(journal, Counts { len, prps: 1, pages: 0 });
@@ -76,12 +76,7 @@ impl Controller<'_> {
         if entry & OFFSET_MASK != 0 {
             return Err(Status::PRP_OFFSET_INVALID);
         }
-        self.refuse_buffer(entry)
-    }
-
-    /// Data in the controller memory buffer are not supported, only lists (CMBSZ).
-    pub(crate) fn refuse_buffer(&self, address: u64) -> Result<(), Status> {
-        if self.buffer_offset(address).is_some() { Err(Status::INVALID_USE_OF_CMB) } else { Ok(()) }
+        self.buffer.refuse(entry)
     }
 
     fn part(&self, slot: u16) -> Part {
@@ -94,10 +89,10 @@ impl Controller<'_> {
     /// can be shorter than the longest list, so this ends.
     fn read_list(&mut self, slot: u16) -> Result<(), Status> {
         let command = self.command(slot);
-        while let Some(offset) = self.buffer_offset(command.list.get()) {
+        while let Some(offset) = self.buffer.offset_of(command.list.get()) {
             let mut bytes = [0; PRP_ENTRIES * ENTRY_SIZE];
             let bytes = &mut bytes[..self.part(slot).entries * ENTRY_SIZE];
-            self.cells.memory_buffer.read(offset as usize, bytes);
+            self.buffer.read(offset, bytes);
             command.write_prps(self.journal, usize::from(command.counts.get().prps) * ENTRY_SIZE, bytes);
             if self.take_part(slot)? {
                 return self.end_list(slot);

@@ -177,8 +177,8 @@ impl Controller<'_> {
     /// Data in the controller memory buffer are not supported, only lists (CMBSZ).
     fn refuse_runs(&self, walk: &Walk) -> Result<(), Status> {
         walk.runs[..usize::from(walk.cursor.runs)].iter().try_for_each(|run| {
-            self.refuse_buffer(run.address)?;
-            self.refuse_buffer(run.address + u64::from(run.len - 1))
+            self.buffer.refuse(run.address)?;
+            self.buffer.refuse(run.address + u64::from(run.len - 1))
         })
     }
 
@@ -205,7 +205,7 @@ impl Controller<'_> {
     pub(crate) fn next_window(&mut self, slot: u16) {
         let mut walk = Walk::load(self.command(slot));
         walk.cursor.runs = 0;
-        while let Some(offset) = self.buffer_offset(walk.list) {
+        while let Some(offset) = self.buffer.offset_of(walk.list) {
             let mut bytes = [0; CHUNK];
             let wanted = CHUNK.min(walk.cursor.segment_left as usize);
             let room = crate::nvme::MEMORY_BUFFER_BYTES.saturating_sub(offset as usize);
@@ -213,7 +213,7 @@ impl Controller<'_> {
                 return self.complete(slot, 0, short(wanted).with_dnr());
             }
             let bytes = &mut bytes[..wanted];
-            self.cells.memory_buffer.read(offset as usize, bytes);
+            self.buffer.read(offset, bytes);
             if let Err(status) = walk.take_all(bytes).and_then(|()| self.refuse_runs(&walk)) {
                 return self.complete(slot, 0, status.with_dnr());
             }

@@ -1,0 +1,110 @@
+//! The register BAR, whose parts have their own files; enabling, shutting down and failing.
+
+use base::Rule;
+use spec::nvme::registers::{Csts, DOORBELLS, HOST_KEEPS, ShutdownStatus, doorbell_queue};
+
+use super::registers::{CcChange, PENDING_OFFSET, VECTORS_OFFSET};
+use crate::function::MediaKind;
+use crate::nvme::Controller;
+use crate::nvme::cells::SHUTDOWN_SLOT;
+use crate::nvme::command::{Origin, State, Work};
+use crate::nvme::queues::QueueMemory;
+
+impl Controller<'_> {
+    /// A dword of the register BAR; `offset` is dword aligned.
+    pub(crate) fn read_register(&self, offset: u64) -> u32 {
+        match offset {
+            PENDING_OFFSET.. => self.interrupts.read_pending((offset - PENDING_OFFSET) as usize),
+            VECTORS_OFFSET.. => self.interrupts.read_vector((offset - VECTORS_OFFSET) as usize),
+            // What the one does not know it reads as 0.
+            _ => self.buffer.read_register(offset) | self.registers.read(offset, self.has_to_send()),
+        }
+    }
+
+    /// Writes a dword of the register BAR; `offset` is dword aligned.
+    pub(crate) fn write_register(&mut self, offset: u64, value: u32) {
+        match offset {
+            PENDING_OFFSET.. => {}
+            VECTORS_OFFSET.. => self.interrupts.write_vector((offset - VECTORS_OFFSET) as usize, value),
+            DOORBELLS.. if offset != HOST_KEEPS => {
+                if let Some((queue, is_cq)) = doorbell_queue(offset, 0) {
+                    self.ring(queue, is_cq, value);
+                }
+            }
+            _ => {
+                self.buffer.write_register(offset, value);
+                if let Some(change) = self.registers.write(offset, value) {
+                    self.change_configuration(change);
+                }
+            }
+        }
+    }
+
+    fn change_configuration(&mut self, change: CcChange) {
+        if change.resets {
+            self.reset_controller();
+        }
+        if change.enables {
+            // A host that does not wait for RDY to fall gets a new start all the same.
+            self.registers.set_csts(self.registers.csts().with_rdy(false));
+        }
+        if change.shuts_down {
+            self.registers.set_shutdown(ShutdownStatus::OCCURRING);
+            self.continue_shutdown();
+        }
+        self.update_ready();
+    }
+
+    /// Lets CSTS.RDY follow CC.EN: both ways only when the medium has ended everything from before the last reset.
+    pub(crate) fn update_ready(&mut self) {
+        let (enabled, csts) = (self.registers.cc().en(), self.registers.csts());
+        if enabled == csts.rdy() || csts.cfs() || !self.old_work_has_ended() {
+            return;
+        }
+        if !enabled {
+            self.registers.set_csts(csts.with_rdy(false));
+        } else if self.create_admin_queues() {
+            self.registers.set_csts(Csts(0).with_rdy(true));
+        } else {
+            self.registers.fail("the admin queues or the configuration are not valid");
+        }
+    }
+
+    fn old_work_has_ended(&self) -> bool {
+        self.cells.orphans.get() == 0 || !self.journal.rule(Rule::EndOldIncarnation)
+    }
+
+    fn create_admin_queues(&mut self) -> bool {
+        let Some(queues) = self.registers.admin_queues() else { return false };
+        let place = self.buffer.place_submission_queue(queues.asq, queues.sq_entries);
+        let Ok((base, place)) = place else { return false };
+        if self.buffer.place_completion_queue(queues.acq, queues.cq_entries).is_err() {
+            return false;
+        }
+        self.create_submission_queue(0, base, place, queues.sq_entries, 0);
+        self.create_completion_queue(0, queues.acq, QueueMemory::Host, queues.cq_entries, Some(0));
+        true
+    }
+
+    /// The flush of a shutdown that has been asked for; waits for an earlier one that a reset has orphaned.
+    pub(crate) fn continue_shutdown(&mut self) {
+        if !self.registers.is_shutting_down() || self.command(SHUTDOWN_SLOT).state() != State::Free {
+            return;
+        }
+        self.prepare(SHUTDOWN_SLOT, Origin::default());
+        self.set_work(SHUTDOWN_SLOT, Work::Shutdown);
+        self.begin_media(SHUTDOWN_SLOT, MediaKind::Flush, 0, 0);
+    }
+
+    /// The flush of a shutdown has ended. One that failed never completes the shutdown: no completion queue could tell
+    /// of it, so Controller Fatal Status does (NVMe 2.0 §3.1.3.6, §3.6).
+    pub(crate) fn end_shutdown(&mut self, flushed: bool) {
+        if !flushed {
+            self.registers.fail("the medium has lost something that was to be flushed before the end");
+        } else if self.registers.is_shutting_down() {
+            self.registers.set_shutdown(ShutdownStatus::COMPLETE);
+        }
+        self.abandon(SHUTDOWN_SLOT);
+        self.forget(SHUTDOWN_SLOT);
+    }
+}
