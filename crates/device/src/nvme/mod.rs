@@ -22,6 +22,7 @@
 mod admin;
 mod config;
 mod control;
+mod flow;
 mod io;
 mod limit;
 mod queues;
@@ -34,7 +35,7 @@ mod transfer;
 use std::rc::Rc;
 
 use base::Instant;
-use base::ledger::{Journal, PageIndex, Pages};
+use base::ledger::{Journal, Pages};
 use pcie::ConfigLayout;
 
 pub use cells::{
@@ -53,18 +54,18 @@ use self::admin::features::Features;
 use self::admin::keep_alive::KeepAlive;
 use self::admin::log::ErrorLog;
 use self::admin::self_test::SelfTests;
-use self::command::{State, media_id};
+use self::command::State;
 use self::control::cmb::MemoryBuffer;
 use self::control::config_space::ConfigSpace;
 use self::control::interrupts::Interrupts;
 use self::control::registers::Registers;
 use self::control::{config_space, registers};
+use self::gate::MediaGate;
 use self::limit::RateLimit;
-use self::line::Line;
-use self::table::{cells, command, line};
-use crate::function::{
-    Dma, DmaError, DmaId, Function, MediaError, MediaFunction, MediaId, MediaKind, MediaOp,
-};
+use self::queues::Queues;
+use self::queues::shadow::ShadowDoorbells;
+use self::table::{CommandTable, cells, command, gate};
+use crate::function::{Dma, DmaError, DmaId, Function, MediaError, MediaFunction, MediaId, MediaOp};
 
 /// The controller of one card. See the module.
 pub struct Controller<'m> {
@@ -79,6 +80,10 @@ pub struct Controller<'m> {
     buffer: MemoryBuffer<'m>,
     config_space: ConfigSpace<'m>,
     interrupts: Interrupts<'m>,
+    queues: Queues<'m>,
+    shadows: ShadowDoorbells<'m>,
+    table: CommandTable<'m>,
+    gate: MediaGate<'m>,
     limit: RateLimit<'m>,
     features: Features<'m>,
     feature_data: FeatureData<'m>,
@@ -86,32 +91,8 @@ pub struct Controller<'m> {
     errors: ErrorLog<'m>,
     self_tests: SelfTests<'m>,
     keep_alive: KeepAlive,
-    /// Commands with something to send to the host.
-    sending: Line,
-    /// Commands whose completion queue is full.
-    held: Line,
-    /// Commands that wait for pages.
-    waiting: Line,
-    /// Commands whose media work this card has not given out.
-    media: Line,
-    /// How many of the first of those write what a dead card may have written half.
-    redo: usize,
-    /// Commands whose namespace is another command's alone.
-    parked: Line,
-    /// Commands that wait for the owner to keep what they have changed.
-    saving: usize,
-    /// Entries on their way.
-    fetching: usize,
-    /// Whether a shadow doorbell may have something to send.
-    shadows: bool,
     /// The latest time that a verb has told.
     now: Instant,
-    /// Submission queues with entries to fetch.
-    ready: u128,
-    /// Where the round robin goes on.
-    next_queue: u16,
-    /// The pages of the last `MediaOp`.
-    media_pages: [PageIndex; DATA_PAGES],
 }
 
 impl<'m> Controller<'m> {
@@ -138,7 +119,7 @@ impl<'m> Controller<'m> {
     ) -> Self {
         assert!(index < subsystem.controllers(), "the drive has no controller {index}");
         let (config, journal) = (Rc::clone(&subsystem.config), subsystem.journal);
-        let mut controller = Self {
+        let controller = Self {
             cells,
             pages,
             journal,
@@ -148,6 +129,10 @@ impl<'m> Controller<'m> {
             buffer: MemoryBuffer::new(&cells.buffer, &cells.memory_buffer, journal, config.memory_buffer),
             config_space: ConfigSpace::new(&cells.config_space, journal, subsystem.config_layout(index)),
             interrupts: Interrupts::new(&cells.interrupts, journal),
+            queues: Queues::new(&cells.submission, &cells.completion, journal),
+            shadows: ShadowDoorbells::new(&cells.shadows, journal),
+            table: CommandTable::new(&cells.table, &cells.commands, journal, pages),
+            gate: MediaGate::new(subsystem, index),
             limit: RateLimit::new(&cells.limit, journal, config.limit),
             features: Features::new(&cells.features, subsystem, index),
             feature_data: FeatureData::new(&cells.feature_data, journal),
@@ -156,26 +141,12 @@ impl<'m> Controller<'m> {
             self_tests: SelfTests::new(&cells.self_tests, journal),
             keep_alive: KeepAlive::default(),
             config,
-            sending: Line::new(),
-            held: Line::new(),
-            waiting: Line::new(),
-            media: Line::new(),
-            redo: 0,
-            parked: Line::new(),
-            saving: 0,
-            fetching: 0,
-            shadows: true,
             now: Instant::ZERO,
-            ready: 0,
-            next_queue: 0,
-            media_pages: [PageIndex::default(); DATA_PAGES],
         };
         if cells.made.get() == 0 {
             cells.made.set(journal, 1);
             controller.features.reset();
         }
-        controller.rebuild_lines();
-        (0..cells::QUEUES as u16).for_each(|queue| controller.note_ready(queue));
         controller
     }
 
@@ -250,7 +221,8 @@ impl Function for Controller<'_> {
     }
 
     fn poll_media(&mut self) -> Option<MediaOp<'_>> {
-        self.next_media()
+        self.prepare_media();
+        self.table.take_media()
     }
 
     fn handle_media(&mut self, now: Instant, id: MediaId, result: Result<(), MediaError>) {
@@ -262,14 +234,14 @@ impl Function for Controller<'_> {
     /// what a step frees can be had only after its commit; a namespace that another controller had alone; what the
     /// owner has kept. Else when a limit lets the next command in, or the host's time to send a Keep Alive is over.
     fn poll_timeout(&self) -> Option<Instant> {
-        let at_once = self.can_serve_waiting()
+        let at_once = self.table.has_pages()
             || self.can_serve_parked()
             || self.can_serve_saving()
             || self.can_announce();
         if at_once {
             return Some(Instant::ZERO);
         }
-        let limited = self.ready & !1 != 0 && self.registers.is_processing();
+        let limited = self.queues.has_io_entries() && self.registers.is_processing();
         let limit = limited.then(|| self.limit.timeout(self.now)).flatten();
         [limit, self.keep_alive_timeout()].into_iter().flatten().min()
     }
@@ -291,31 +263,28 @@ impl Function for Controller<'_> {
     fn is_quiescent(&self) -> bool {
         !self.journal.rule(base::Rule::EndOldIncarnation)
             || !self
-                .busy_slots()
+                .table
+                .busy()
                 .any(|slot| matches!(self.command(slot).state(), State::Media | State::Orphan))
     }
 }
 
 impl MediaFunction for Controller<'_> {
     fn peek_media(&mut self) -> Option<u32> {
-        let slot = self.front_media()?;
-        let work = self.command(slot).media.get();
-        match work.kind.get() {
-            MediaKind::Read | MediaKind::Write | MediaKind::Zero { deallocate: false } => Some(work.len),
-            MediaKind::Flush | MediaKind::Trim | MediaKind::Zero { deallocate: true } => Some(0),
-        }
+        self.prepare_media();
+        self.table.peek_media()
     }
 
     fn must_redo(&self) -> bool {
-        self.redo > 0 && self.media.front().is_some_and(|slot| self.command(slot).is_store())
+        self.table.must_redo()
     }
 
     fn sending(&self) -> usize {
-        self.sending.len()
+        self.table.sending()
     }
 
     fn depends_on_others(&self) -> bool {
-        self.parked.len() > 0 || self.saving > 0 || self.can_announce()
+        self.table.parked(0).is_some() || self.table.is_saving() || self.can_announce()
     }
 
     fn is_ready(&self) -> bool {
@@ -342,17 +311,7 @@ impl MediaFunction for Controller<'_> {
 
     fn give_up(&mut self, now: Instant, is_given: &dyn Fn(MediaId) -> bool) {
         self.see(now);
-        let mut left = Line::new();
-        while let Some(slot) = self.media.pop() {
-            if !is_given(media_id(slot, self.command(slot).uses.get())) {
-                left.push(slot);
-            }
-        }
-        self.media = left;
-        // Those come first in a line that was just made.
-        let redone =
-            (0..).map_while(|at| self.media.get(at)).take_while(|slot| self.command(*slot).is_store());
-        self.redo = redone.count();
+        self.table.keep_media(is_given);
         self.reset_controller();
         if self.registers.cc().en() {
             self.registers.fail("an assertion has failed in its card");

@@ -7,7 +7,6 @@ use crate::nvme::Controller;
 use crate::nvme::command::{Target, Work};
 use crate::nvme::config::WriteCache;
 use crate::nvme::io::PIECE_MAX;
-use crate::nvme::subsystem::cells::flag;
 
 /// Bytes of a block by LBA format, as powers of two.
 pub(super) const FORMATS: [u8; 2] = [9, 12];
@@ -57,15 +56,9 @@ impl Controller<'_> {
         // The slot's last command may have left the address of its list here.
         command.list.set(self.journal, 0);
         command.exclusive.set(self.journal, 1);
-        self.set_formatting(namespace.nsid, true);
+        self.subsystem.set_formatting(namespace.nsid, true);
         self.continue_format(slot);
         Ok(())
-    }
-
-    fn set_formatting(&self, nsid: u32, on: bool) {
-        self.subsystem.namespace_cells(nsid).flags.update(self.journal, |flags| {
-            if on { flags | flag::FORMATTING } else { flags & !flag::FORMATTING }
-        });
     }
 
     /// Erases the next piece of the namespace, or ends. `list` counts the bytes that are done.
@@ -103,18 +96,9 @@ impl Controller<'_> {
         if let Some(shift) = self.format_shift(format.lba_format.into()) {
             cells.shift.set(self.journal, shift);
         }
-        self.set_formatting(nsid, false);
+        self.subsystem.set_formatting(nsid, false);
         cells.epoch.update(self.journal, |epoch| epoch.wrapping_add(1));
         self.subsystem.note_changed(nsid, Some(self.index));
         self.complete_kept(slot, 0);
-    }
-
-    /// A format that ends before its time leaves the namespace as it is: in its old format, some of it erased.
-    pub(crate) fn end_format_early(&self, slot: u16) {
-        let command = self.command(slot);
-        let nsid = command.target.get().nsid;
-        if command.work() == Work::Format && command.exclusive.get() != 0 && nsid != 0 {
-            self.set_formatting(nsid, false);
-        }
     }
 }

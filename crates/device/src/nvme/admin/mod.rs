@@ -14,7 +14,7 @@ use base::Instant;
 use base::ledger::PAGE_SIZE;
 use spec::nvme::log::CriticalWarning;
 use spec::nvme::{
-    Abort, AdminOpcode, DeleteIoQueue, FeatureId, FeatureSelect, GetFeatures, GetLogPage, Identify, NSID_ALL,
+    Abort, AdminOpcode, FeatureId, FeatureSelect, GetFeatures, GetLogPage, Identify, NSID_ALL,
     NamespaceAttachment, NamespaceManagement, NamespaceManagementSelect, SetFeatures, Status,
     SubmissionEntry,
 };
@@ -22,8 +22,9 @@ use spec::nvme::{
 use self::feature_data::FeatureData;
 use self::features::Features;
 use crate::nvme::Controller;
-use crate::nvme::cells::ASYNC_EVENT_REQUESTS;
+use crate::nvme::cells::{ASYNC_EVENT_REQUESTS, SHUTDOWN_SLOT};
 use crate::nvme::command::{Event, State, Work};
+use crate::nvme::queues::QueueMemory;
 
 impl Controller<'_> {
     pub(crate) fn execute_admin(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
@@ -33,9 +34,12 @@ impl Controller<'_> {
         match entry.admin_opcode() {
             AdminOpcode::DELETE_IO_SQ => return self.delete_submission_queue(slot, entry),
             AdminOpcode::CREATE_IO_SQ | AdminOpcode::CREATE_IO_CQ => {
-                return self.begin_create_queue(slot, entry);
+                if let Some((list, len)) = self.queues.check_create(entry, self.registers.cc())? {
+                    return self.begin_queue_list(slot, list, len);
+                }
+                self.create_queue(entry, QueueMemory::Host)?;
             }
-            AdminOpcode::DELETE_IO_CQ => self.delete_io_cq(DeleteIoQueue::parse(entry).qid)?,
+            AdminOpcode::DELETE_IO_CQ => self.remove_queue(self.queues.check_delete(entry)?),
             AdminOpcode::IDENTIFY => {
                 self.check_identify(&Identify::parse(entry))?;
                 return self.begin_transfer(slot, Work::Report, PAGE_SIZE as u32);
@@ -53,7 +57,7 @@ impl Controller<'_> {
             AdminOpcode::SET_FEATURES => return self.set_features(slot, entry),
             AdminOpcode::ASYNC_EVENT_REQUEST => return self.hold_event_request(slot),
             AdminOpcode::KEEP_ALIVE => self.keep_alive.hear(self.now),
-            AdminOpcode::DOORBELL_BUFFER_CONFIG => self.set_doorbell_buffers(entry)?,
+            AdminOpcode::DOORBELL_BUFFER_CONFIG => self.shadows.configure(entry, &self.buffer)?,
             AdminOpcode::NAMESPACE_MANAGEMENT => return self.manage_namespace(slot, entry),
             AdminOpcode::NAMESPACE_ATTACHMENT => return self.begin_attachment(slot, entry),
             AdminOpcode::FORMAT_NVM => return self.begin_format(slot, entry),
@@ -61,6 +65,38 @@ impl Controller<'_> {
             _ => return Err(Status::INVALID_OPCODE),
         }
         self.complete(slot, 0, Status::SUCCESS);
+        Ok(())
+    }
+
+    fn create_queue(&mut self, entry: &SubmissionEntry, place: QueueMemory) -> Result<(), Status> {
+        self.shadows.begin(self.queues.create(entry, place, &self.buffer)?);
+        Ok(())
+    }
+
+    /// The list of a queue's pages has been read.
+    pub(crate) fn finish_create_queue(&mut self, slot: u16) -> Result<(), Status> {
+        let command = self.command(slot);
+        self.queues.take_pages(command, self.registers.cc())?;
+        self.create_queue(&command.entry(), QueueMemory::Listed)?;
+        self.complete(slot, 0, Status::SUCCESS);
+        Ok(())
+    }
+
+    /// Ends a queue's commands, and completes when the medium is done with them: then nothing of them has an effect
+    /// any more, on the host's memory or on the disk.
+    fn delete_submission_queue(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
+        let bell = self.queues.check_delete(entry)?;
+        self.remove_queue(bell);
+        for slot in self.table.busy().filter(|slot| *slot != SHUTDOWN_SLOT) {
+            if self.command(slot).origin.get().sq == bell.queue {
+                self.abandon(slot);
+            }
+        }
+        if self.table.has_orphans_of(bell.queue) {
+            self.table.step(slot, Event::Drain);
+        } else {
+            self.complete(slot, 0, Status::SUCCESS);
+        }
         Ok(())
     }
 
@@ -115,7 +151,7 @@ impl Controller<'_> {
 
     /// Ends a command that has not come to the medium or to its answer. Returns dword 0 of the completion.
     fn abort(&mut self, abort: Abort) -> u32 {
-        let found = self.busy_slots().find(|slot| {
+        let found = self.table.busy().find(|slot| {
             let command = self.command(*slot);
             let origin = command.origin.get();
             origin.sq == abort.sqid && origin.cid == abort.command && command.state().can_be_aborted()
@@ -154,23 +190,18 @@ impl Controller<'_> {
     /// Tells what there is to tell, as far as the host has asked.
     fn report_events(&mut self) {
         while self.events.is_due() {
-            let Some(slot) = self.held_requests().next() else { return };
+            let Some(slot) = self.table.in_state(State::Held).next() else { return };
             let Some(event) = self.events.take() else { return };
             self.complete(slot, event.0, Status::SUCCESS);
         }
     }
 
-    fn held_requests(&self) -> impl Iterator<Item = u16> {
-        let cells = self.cells;
-        self.busy_slots().filter(move |slot| cells.commands[usize::from(*slot)].state() == State::Held)
-    }
-
     /// An Asynchronous Event Request: held until there is something to report.
     fn hold_event_request(&mut self, slot: u16) -> Result<(), Status> {
-        if self.held_requests().count() >= ASYNC_EVENT_REQUESTS {
+        if self.table.in_state(State::Held).count() >= ASYNC_EVENT_REQUESTS {
             return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED);
         }
-        self.step(slot, Event::Hold);
+        self.table.step(slot, Event::Hold);
         self.report_events();
         Ok(())
     }
@@ -232,14 +263,14 @@ impl Controller<'_> {
             return self.begin_transfer(slot, Work::Admin, len);
         }
         let result = if set.fid == FeatureId::NUMBER_OF_QUEUES {
-            features::agree_on_queues(set.dw11, self.has_io_queues())?
+            features::agree_on_queues(set.dw11, self.queues.has_io())?
         } else {
             self.features.set(set.fid, set.dw11)?;
             0
         };
         match set.fid {
             FeatureId::TEMPERATURE_THRESHOLD | FeatureId::ASYNC_EVENT_CONFIGURATION => {
-                self.check_temperature()
+                self.check_temperature();
             }
             FeatureId::KEEP_ALIVE_TIMER => self.keep_alive.hear(self.now),
             _ => {}

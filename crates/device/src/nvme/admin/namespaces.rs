@@ -88,7 +88,7 @@ impl Controller<'_> {
     pub(crate) fn finish_delete(&mut self, slot: u16) {
         let command = self.command(slot);
         let nsid = command.target.get().nsid;
-        self.release_namespace(slot);
+        self.gate.release(slot, command);
         self.subsystem.remove(nsid);
         command.target.set(self.journal, Target::default());
         let all = command.entry().nsid.get() == NSID_ALL;

@@ -8,7 +8,7 @@ use crate::function::MediaKind;
 use crate::nvme::Controller;
 use crate::nvme::cells::SHUTDOWN_SLOT;
 use crate::nvme::command::{Origin, State, Work};
-use crate::nvme::queues::QueueMemory;
+use crate::nvme::queues::{Doorbell, QueueMemory};
 
 impl Controller<'_> {
     /// A dword of the register BAR; `offset` is dword aligned.
@@ -28,7 +28,7 @@ impl Controller<'_> {
             VECTORS_OFFSET.. => self.interrupts.write_vector((offset - VECTORS_OFFSET) as usize, value),
             DOORBELLS.. if offset != HOST_KEEPS => {
                 if let Some((queue, is_cq)) = doorbell_queue(offset, 0) {
-                    self.ring(queue, is_cq, value);
+                    self.ring(Doorbell { queue, is_cq }, value);
                 }
             }
             _ => {
@@ -71,7 +71,7 @@ impl Controller<'_> {
     }
 
     fn old_work_has_ended(&self) -> bool {
-        self.cells.orphans.get() == 0 || !self.journal.rule(Rule::EndOldIncarnation)
+        !self.table.has_orphans() || !self.journal.rule(Rule::EndOldIncarnation)
     }
 
     fn create_admin_queues(&mut self) -> bool {
@@ -81,8 +81,9 @@ impl Controller<'_> {
         if self.buffer.place_completion_queue(queues.acq, queues.cq_entries).is_err() {
             return false;
         }
-        self.create_submission_queue(0, base, place, queues.sq_entries, 0);
-        self.create_completion_queue(0, queues.acq, QueueMemory::Host, queues.cq_entries, Some(0));
+        self.queues.create_submission(0, base, place, queues.sq_entries, 0);
+        self.queues.create_completion(0, queues.acq, QueueMemory::Host, queues.cq_entries, Some(0));
+        [false, true].into_iter().for_each(|is_cq| self.shadows.begin(Doorbell { queue: 0, is_cq }));
         true
     }
 
@@ -91,7 +92,7 @@ impl Controller<'_> {
         if !self.registers.is_shutting_down() || self.command(SHUTDOWN_SLOT).state() != State::Free {
             return;
         }
-        self.prepare(SHUTDOWN_SLOT, Origin::default());
+        self.table.prepare(SHUTDOWN_SLOT, Origin::default());
         self.set_work(SHUTDOWN_SLOT, Work::Shutdown);
         self.begin_media(SHUTDOWN_SLOT, MediaKind::Flush, 0, 0);
     }

@@ -4,27 +4,32 @@ use pcie::ConfigState;
 
 use crate::nvme::Controller;
 use crate::nvme::cells::QUEUES;
+use crate::nvme::queues::Doorbell;
 
 impl Controller<'_> {
     /// A controller level reset: queues, commands, features and events go, and what the host
     /// has said of itself. AQA, ASQ, ACQ and the buffer's control stay, and
     /// CSTS.RDY stays until `update_ready` takes it.
     pub(crate) fn reset_controller(&mut self) {
-        for slot in self.busy_slots() {
+        for slot in self.table.busy() {
             self.abandon(slot);
         }
         for queue in 0..QUEUES as u16 {
-            self.remove_submission_queue_cells(queue);
-            self.remove_completion_queue(queue);
+            [false, true].into_iter().for_each(|is_cq| self.remove_queue(Doorbell { queue, is_cq }));
         }
-        self.cells.shadow_doorbells.set(self.journal, 0);
-        self.cells.event_indexes.set(self.journal, 0);
+        self.shadows.reset();
         self.features.reset();
         self.feature_data.reset(self.now);
         self.keep_alive.stop();
         self.events.reset();
         self.interrupts.clear();
         self.registers.reset_controller();
+    }
+
+    /// Nothing comes from a queue any more, or goes to it.
+    pub(crate) fn remove_queue(&mut self, bell: Doorbell) {
+        self.queues.remove(bell);
+        self.shadows.end(bell);
     }
 
     /// A reset of the function, after which its configuration space is what `state` says. Work of the medium goes on,

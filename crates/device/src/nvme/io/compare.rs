@@ -18,7 +18,7 @@ impl Controller<'_> {
     /// Executes a command of an I/O queue. Commands come here in the order of their queue.
     pub(crate) fn execute_queued(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
         let origin = self.command(slot).origin.get();
-        let queue = self.submission(origin.sq);
+        let queue = self.queues.submission(origin.sq);
         if let Some(first) = queue.fused.get().checked_sub(1) {
             queue.fused.set(self.journal, 0);
             if entry.fused() == FusedOperation::SECOND {
@@ -32,7 +32,7 @@ impl Controller<'_> {
             // Both halves are announced by one doorbell (NVMe 2.0 §3.4.2).
             FusedOperation::FIRST if queue.has_entry_behind(origin.index) => {
                 queue.fused.set(self.journal, slot + 1);
-                self.step(slot, Event::Pair);
+                self.table.step(slot, Event::Pair);
                 Ok(())
             }
             FusedOperation::FIRST | FusedOperation::SECOND => Err(Status::ABORTED_MISSING_FUSED),
@@ -42,7 +42,7 @@ impl Controller<'_> {
 
     fn execute_fused(&mut self, first: u16, second: u16, write: &SubmissionEntry) {
         let compare = self.command(first).entry();
-        self.step(first, Event::Fetched);
+        self.table.step(first, Event::Fetched);
         self.command(first).partner.set(self.journal, second + 1);
         self.command(second).partner.set(self.journal, first + 1);
         self.command(first).exclusive.set(self.journal, 1);
@@ -85,7 +85,7 @@ impl Controller<'_> {
     /// One half of a fused operation has its data.
     pub(crate) fn half_loaded(&mut self, slot: u16) {
         let partner = self.command(slot).partner.get() - 1;
-        self.step(slot, Event::Pair);
+        self.table.step(slot, Event::Pair);
         if self.command(partner).state() == State::Paired {
             let first = if self.command(slot).exclusive.get() != 0 { slot } else { partner };
             self.continue_compare(first);
@@ -127,7 +127,7 @@ impl Controller<'_> {
             return self.complete(slot, 0, Status::SUCCESS);
         };
         self.part_fused(slot, second);
-        self.hand_over_namespace(slot, second);
+        self.gate.hand_over((slot, command), (second, self.command(second)));
         self.complete(slot, 0, Status::SUCCESS);
         self.begin_write(second);
     }

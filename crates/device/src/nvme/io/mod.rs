@@ -187,7 +187,7 @@ impl Controller<'_> {
     pub(crate) fn begin_reading(&mut self, slot: u16, work: Work, len: u32) {
         self.set_work(slot, work);
         self.command(slot).counts.set(self.journal, Counts { len: len.min(DATA_MAX), prps: 0, pages: 0 });
-        self.step(slot, Event::NeedPages);
+        self.table.step(slot, Event::NeedPages);
         self.serve_waiting();
     }
 

@@ -1,91 +1,87 @@
 //! Creation and deletion of I/O queues (NVMe 2.0 §5.4 to §5.7).
 
 use base::ledger::PAGE_SIZE;
+use spec::nvme::registers::Cc;
 use spec::nvme::{
     AdminOpcode, CreateIoCompletionQueue, CreateIoSubmissionQueue, DeleteIoQueue, Status, SubmissionEntry,
 };
 
-use super::{CQE_BYTES, QueueMemory, SQE_BYTES};
-use crate::nvme::Controller;
+use super::{CQE_BYTES, Doorbell, QueueMemory, Queues, SQE_BYTES};
 use crate::nvme::cells::{QUEUE_ENTRIES, QUEUES, VECTORS};
-use crate::nvme::command::Event;
+use crate::nvme::command::CommandCells;
+use crate::nvme::control::cmb::MemoryBuffer;
 
 const PAGE_MASK: u64 = PAGE_SIZE as u64 - 1;
 /// Entry sizes as CC writes them: 2^6 and 2^4 bytes.
 const SQE_SHIFT: u8 = 6;
 const CQE_SHIFT: u8 = 4;
 
-impl Controller<'_> {
-    /// Creates a queue, at once or when the list of its pages has been read.
-    pub(crate) fn begin_create_queue(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
+impl Queues<'_> {
+    /// Checks what a Create I/O Queue says. Returns where its list of pages lies and the bytes that those have, for a
+    /// queue that is not contiguous.
+    pub(crate) fn check_create(&self, entry: &SubmissionEntry, cc: Cc) -> Result<Option<(u64, u32)>, Status> {
         let (contiguous, base, bytes) = match entry.admin_opcode() {
             AdminOpcode::CREATE_IO_CQ => {
                 let queue = CreateIoCompletionQueue::parse(entry);
-                self.check_io_cq(&queue)?;
+                self.check_cq(&queue, cc)?;
                 (queue.contiguous, queue.base, queue.entries * CQE_BYTES as u32)
             }
             _ => {
                 let queue = CreateIoSubmissionQueue::parse(entry);
-                self.check_io_sq(&queue)?;
+                self.check_sq(&queue, cc)?;
                 (queue.contiguous, queue.base, queue.entries * SQE_BYTES as u32)
             }
         };
         if base & PAGE_MASK != 0 {
             return Err(Status::PRP_OFFSET_INVALID);
-        } else if !contiguous {
-            return self.begin_queue_list(slot, base, bytes);
         }
-        self.create_queue(entry, QueueMemory::Host)?;
-        self.complete(slot, 0, Status::SUCCESS);
-        Ok(())
+        Ok((!contiguous).then_some((base, bytes)))
     }
 
-    /// The list of a queue's pages has been read. Meanwhile the world may have changed.
-    pub(crate) fn finish_create_queue(&mut self, slot: u16) -> Result<(), Status> {
-        let command = self.command(slot);
+    /// Takes over the pages of a queue whose list has been read. Meanwhile the world may have changed.
+    pub(crate) fn take_pages(&self, command: &CommandCells, cc: Cc) -> Result<(), Status> {
         let entry = command.entry();
-        let count = usize::from(command.counts.get().prps);
+        self.check_create(&entry, cc)?;
         let pages = if entry.admin_opcode() == AdminOpcode::CREATE_IO_CQ {
-            let queue = CreateIoCompletionQueue::parse(&entry);
-            self.check_io_cq(&queue)?;
-            &self.completion(queue.qid).pages[..]
+            &self.completion(CreateIoCompletionQueue::parse(&entry).qid).pages[..]
         } else {
-            let queue = CreateIoSubmissionQueue::parse(&entry);
-            self.check_io_sq(&queue)?;
-            &self.submission(queue.qid).pages[..]
+            &self.submission(CreateIoSubmissionQueue::parse(&entry).qid).pages[..]
         };
-        pages
-            .iter()
-            .take(count)
-            .enumerate()
-            .for_each(|(index, page)| page.set(self.journal, command.prp(index)));
-        self.create_queue(&entry, QueueMemory::Listed)?;
-        self.complete(slot, 0, Status::SUCCESS);
+        let count = usize::from(command.counts.get().prps);
+        for (index, page) in pages.iter().take(count).enumerate() {
+            page.set(self.journal, command.prp(index));
+        }
         Ok(())
     }
 
-    fn create_queue(&mut self, entry: &SubmissionEntry, place: QueueMemory) -> Result<(), Status> {
+    /// Makes a queue that was checked, whose pages lie in host memory one behind the other or were taken over. Returns
+    /// its doorbell.
+    pub(crate) fn create(
+        &self,
+        entry: &SubmissionEntry,
+        place: QueueMemory,
+        buffer: &MemoryBuffer<'_>,
+    ) -> Result<Doorbell, Status> {
         if entry.admin_opcode() == AdminOpcode::CREATE_IO_CQ {
             let queue = CreateIoCompletionQueue::parse(entry);
             if place == QueueMemory::Host {
-                self.buffer.place_completion_queue(queue.base, queue.entries)?;
+                buffer.place_completion_queue(queue.base, queue.entries)?;
             }
             let vector = queue.interrupts.then_some(queue.vector);
-            self.create_completion_queue(queue.qid, queue.base, place, queue.entries, vector);
-            return Ok(());
+            self.create_completion(queue.qid, queue.base, place, queue.entries, vector);
+            return Ok(Doorbell { queue: queue.qid, is_cq: true });
         }
         let queue = CreateIoSubmissionQueue::parse(entry);
         let (base, place) = match place {
-            QueueMemory::Host => self.buffer.place_submission_queue(queue.base, queue.entries)?,
+            QueueMemory::Host => buffer.place_submission_queue(queue.base, queue.entries)?,
             _ => (queue.base, place),
         };
-        self.create_submission_queue(queue.qid, base, place, queue.entries, queue.cqid);
-        Ok(())
+        self.create_submission(queue.qid, base, place, queue.entries, queue.cqid);
+        Ok(Doorbell { queue: queue.qid, is_cq: false })
     }
 
-    fn check_io_cq(&self, queue: &CreateIoCompletionQueue) -> Result<(), Status> {
-        let cc = self.registers.cc();
-        check_queue(queue.qid, queue.entries, |qid| self.completion(qid).exists())?;
+    fn check_cq(&self, queue: &CreateIoCompletionQueue, cc: Cc) -> Result<(), Status> {
+        self.check(Doorbell { queue: queue.qid, is_cq: true }, queue.entries)?;
         if cc.iocqes() != CQE_SHIFT {
             Err(Status::INVALID_QUEUE_SIZE)
         } else if queue.interrupts && usize::from(queue.vector) >= VECTORS {
@@ -96,9 +92,8 @@ impl Controller<'_> {
     }
 
     /// Priorities are accepted; the arbitration is round robin, where they mean nothing.
-    fn check_io_sq(&self, queue: &CreateIoSubmissionQueue) -> Result<(), Status> {
-        let cc = self.registers.cc();
-        check_queue(queue.qid, queue.entries, |qid| self.submission(qid).exists())?;
+    fn check_sq(&self, queue: &CreateIoSubmissionQueue, cc: Cc) -> Result<(), Status> {
+        self.check(Doorbell { queue: queue.qid, is_cq: false }, queue.entries)?;
         if queue.cqid == 0 || usize::from(queue.cqid) >= QUEUES {
             Err(Status::INVALID_QUEUE_ID)
         } else if !self.completion(queue.cqid).exists() {
@@ -110,45 +105,27 @@ impl Controller<'_> {
         }
     }
 
-    /// Ends a queue's commands, and completes when the medium is done with them: then nothing of them has an effect
-    /// any more, on the host's memory or on the disk.
-    pub(crate) fn delete_submission_queue(
-        &mut self,
-        slot: u16,
-        entry: &SubmissionEntry,
-    ) -> Result<(), Status> {
-        let queue = DeleteIoQueue::parse(entry).qid;
-        if queue == 0 || usize::from(queue) >= QUEUES || !self.submission(queue).exists() {
-            return Err(Status::INVALID_QUEUE_ID);
-        }
-        self.remove_submission_queue(queue);
-        if self.has_orphans(queue) {
-            self.step(slot, Event::Drain);
+    fn check(&self, bell: Doorbell, entries: u32) -> Result<(), Status> {
+        if bell.queue == 0 || usize::from(bell.queue) >= QUEUES || self.exists(bell) {
+            Err(Status::INVALID_QUEUE_ID)
+        } else if !(2..=QUEUE_ENTRIES).contains(&entries) {
+            Err(Status::INVALID_QUEUE_SIZE)
         } else {
-            self.complete(slot, 0, Status::SUCCESS);
+            Ok(())
         }
-        Ok(())
     }
 
-    pub(crate) fn delete_io_cq(&mut self, queue: u16) -> Result<(), Status> {
-        if queue == 0 || usize::from(queue) >= QUEUES || !self.completion(queue).exists() {
+    /// The I/O queue that a Delete I/O Queue names, if it can go.
+    pub(crate) fn check_delete(&self, entry: &SubmissionEntry) -> Result<Doorbell, Status> {
+        let is_cq = entry.admin_opcode() == AdminOpcode::DELETE_IO_CQ;
+        let bell = Doorbell { queue: DeleteIoQueue::parse(entry).qid, is_cq };
+        if bell.queue == 0 || !self.exists(bell) {
             return Err(Status::INVALID_QUEUE_ID);
         }
-        let mut submission = self.cells.submission.iter();
-        if submission.any(|cells| cells.exists() && cells.cq.get() == queue) {
+        let mut submission = self.submission.iter();
+        if is_cq && submission.any(|cells| cells.exists() && cells.cq.get() == bell.queue) {
             return Err(Status::INVALID_QUEUE_DELETION);
         }
-        self.remove_completion_queue(queue);
-        Ok(())
-    }
-}
-
-fn check_queue(qid: u16, entries: u32, taken: impl FnOnce(u16) -> bool) -> Result<(), Status> {
-    if qid == 0 || usize::from(qid) >= QUEUES || taken(qid) {
-        Err(Status::INVALID_QUEUE_ID)
-    } else if !(2..=QUEUE_ENTRIES).contains(&entries) {
-        Err(Status::INVALID_QUEUE_SIZE)
-    } else {
-        Ok(())
+        Ok(bell)
     }
 }

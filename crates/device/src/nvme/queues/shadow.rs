@@ -17,11 +17,11 @@ use base::ledger::{Cell, Code, Journal, Layout, PAGE_SIZE};
 use spec::nvme::{Status, SubmissionEntry};
 use zerocopy::FromBytes;
 
+use super::{Doorbell, Queues};
 use crate::function::{Dma, DmaId};
-use crate::nvme::Controller;
 use crate::nvme::cells::{QUEUES, SLOTS};
 use crate::nvme::command::{dma_id, raw_slot};
-use crate::nvme::events;
+use crate::nvme::control::cmb::MemoryBuffer;
 
 /// Bytes of a doorbell.
 const BYTES: usize = 4;
@@ -46,7 +46,7 @@ coded!(State: Idle, Tell, Look, Looking, Outdated);
 /// What is going on with one shadow doorbell.
 #[derive(FromBytes, Layout)]
 #[repr(C)]
-pub(crate) struct ShadowCells {
+struct BellCells {
     state: Cell<Code<State>>,
     /// How often the queue was made: a part of the names of reads.
     uses: Cell<u16>,
@@ -54,28 +54,18 @@ pub(crate) struct ShadowCells {
     told: Cell<u32>,
 }
 
-impl ShadowCells {
-    /// The queue is new.
-    pub(super) fn begin(&self, journal: Journal<'_>) {
-        self.state.set(journal, State::Idle.into());
-        self.uses.update(journal, |uses| uses.wrapping_add(1));
-        self.told.set(journal, 0);
-    }
-
-    /// The queue has gone, or the buffers have.
-    pub(super) fn end(&self, journal: Journal<'_>) {
-        self.state.set(journal, State::Idle.into());
-    }
+/// Where the shadows lie in host memory, and what is going on with them.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(crate) struct ShadowCells {
+    /// Bus addresses; 0 for none.
+    doorbells: Cell<u64>,
+    event_indexes: Cell<u64>,
+    bells: [BellCells; 2 * QUEUES],
 }
 
-/// A doorbell's place among all of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Bell {
-    queue: u16,
-    is_cq: bool,
-}
-
-impl Bell {
+impl Doorbell {
+    /// Its place among all of them.
     fn number(self) -> u16 {
         self.queue * 2 + u16::from(self.is_cq)
     }
@@ -89,80 +79,107 @@ impl Bell {
     }
 }
 
-impl Controller<'_> {
+/// What the read of a shadow has brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shadow {
+    /// Nothing that counts.
+    Nothing,
+    WrongLength,
+    Moved(Doorbell, u32),
+}
+
+/// The shadow doorbells of one controller.
+pub(crate) struct ShadowDoorbells<'m> {
+    cells: &'m ShadowCells,
+    journal: Journal<'m>,
+    /// Whether one may have something to send.
+    is_due: bool,
+}
+
+impl<'m> ShadowDoorbells<'m> {
+    pub(crate) fn new(cells: &'m ShadowCells, journal: Journal<'m>) -> Self {
+        Self { cells, journal, is_due: true }
+    }
+
     /// Doorbell Buffer Config.
-    pub(crate) fn set_doorbell_buffers(&mut self, entry: &SubmissionEntry) -> Result<(), Status> {
-        if !self.config.doorbell_buffer {
-            return Err(Status::INVALID_OPCODE);
-        }
+    pub(crate) fn configure(&self, entry: &SubmissionEntry, buffer: &MemoryBuffer<'_>) -> Result<(), Status> {
         let (shadow, events) = (entry.prp1.get(), entry.prp2.get());
         let aligned = |address: u64| address != 0 && address.is_multiple_of(PAGE_SIZE as u64);
         if !aligned(shadow) || !aligned(events) {
             return Err(Status::INVALID_FIELD);
         }
-        self.buffer.refuse(shadow)?;
-        self.buffer.refuse(events)?;
-        self.cells.shadow_doorbells.set(self.journal, shadow);
+        buffer.refuse(shadow)?;
+        buffer.refuse(events)?;
+        self.cells.doorbells.set(self.journal, shadow);
         self.cells.event_indexes.set(self.journal, events);
         Ok(())
     }
 
-    fn shadow(&self, bell: Bell) -> &ShadowCells {
-        if bell.is_cq { &self.completion(bell.queue).shadow } else { &self.submission(bell.queue).shadow }
+    /// A controller level reset.
+    pub(crate) fn reset(&self) {
+        self.cells.doorbells.set(self.journal, 0);
+        self.cells.event_indexes.set(self.journal, 0);
     }
 
-    /// What the controller knows of a doorbell.
-    fn bell_value(&self, bell: Bell) -> u32 {
-        if bell.is_cq {
-            self.completion(bell.queue).head.get()
-        } else {
-            self.submission(bell.queue).tail.get()
-        }
+    fn bell(&self, bell: Doorbell) -> &'m BellCells {
+        &self.cells.bells[usize::from(bell.number())]
+    }
+
+    /// The queue is new.
+    pub(crate) fn begin(&self, bell: Doorbell) {
+        let cells = self.bell(bell);
+        cells.state.set(self.journal, State::Idle.into());
+        cells.uses.update(self.journal, |uses| uses.wrapping_add(1));
+        cells.told.set(self.journal, 0);
+    }
+
+    /// The queue has gone.
+    pub(crate) fn end(&self, bell: Doorbell) {
+        self.bell(bell).state.set(self.journal, State::Idle.into());
+    }
+
+    /// Whether an I/O queue has a shadow.
+    fn has_shadow(&self, bell: Doorbell) -> bool {
+        bell.queue != 0 && self.cells.doorbells.get() != 0
     }
 
     /// The shadow of an I/O queue's doorbell is to be looked at, unless that is under way.
-    pub(super) fn want_shadow(&mut self, queue: u16, is_cq: bool) {
-        let bell = Bell { queue, is_cq };
-        if queue == 0
-            || self.cells.shadow_doorbells.get() == 0
-            || self.shadow(bell).state.value() != State::Idle
-        {
-            return;
+    pub(crate) fn want(&mut self, bell: Doorbell) {
+        if self.has_shadow(bell) && self.bell(bell).state.value() == State::Idle {
+            self.bell(bell).state.set(self.journal, State::Tell.into());
+            self.is_due = true;
         }
-        self.shadow(bell).state.set(self.journal, State::Tell.into());
-        self.shadows = true;
     }
 
-    /// The real doorbell was rung: what is on its way may be from before.
-    pub(super) fn outdate_shadow(&self, queue: u16, is_cq: bool) {
-        let state = &self.shadow(Bell { queue, is_cq }).state;
+    /// The real doorbell was rung: what is on its way may be from before. Whether the ring is late: it does not lead
+    /// forward from what the shadow has shown already, or so far that one cannot tell.
+    pub(crate) fn ring(&mut self, bell: Doorbell, value: u32, queues: &Queues<'_>) -> bool {
+        let state = &self.bell(bell).state;
         if state.value() == State::Looking {
             state.set(self.journal, State::Outdated.into());
         }
-    }
-
-    /// Whether a real doorbell does not lead forward from what the shadow has shown already, or so far that one cannot
-    /// tell.
-    pub(super) fn is_late(&self, queue: u16, is_cq: bool, value: u32) -> bool {
-        let size = if is_cq { self.completion(queue).size.get() } else { self.submission(queue).size.get() };
-        if queue == 0 || self.cells.shadow_doorbells.get() == 0 || value >= size {
+        let size = queues.size(bell);
+        if !self.has_shadow(bell) || value >= size {
             return false;
         }
-        let forward = (value + size - self.bell_value(Bell { queue, is_cq })) % size;
-        forward >= size.div_ceil(2)
+        let is_late = (value + size - queues.value(bell)) % size >= size.div_ceil(2);
+        if is_late {
+            self.want(bell);
+        }
+        is_late
     }
 
     /// The next access to shadow or event index, if any is due.
-    pub(crate) fn send_shadow(&mut self) -> Option<Dma> {
-        if !self.has_shadow_to_send() {
+    pub(crate) fn next(&mut self, queues: &Queues<'_>) -> Option<Dma> {
+        if !self.has_to_send() {
             return None;
         }
         for number in 2..2 * QUEUES as u16 {
-            let bell = Bell::from_number(number);
-            let cells = self.shadow(bell);
+            let bell = Doorbell::from_number(number);
+            let cells = self.bell(bell);
             match cells.state.value() {
                 State::Tell => {
-                    let value = self.bell_value(bell);
+                    let value = queues.value(bell);
                     cells.told.set(self.journal, value);
                     cells.state.set(self.journal, State::Look.into());
                     let address = self.cells.event_indexes.get() + bell.offset();
@@ -170,66 +187,72 @@ impl Controller<'_> {
                 }
                 State::Look => {
                     cells.state.set(self.journal, State::Looking.into());
-                    let address = self.cells.shadow_doorbells.get() + bell.offset();
+                    let address = self.cells.doorbells.get() + bell.offset();
                     let id = dma_id(SLOTS as u16 + number, 0, cells.uses.get().into());
                     return Some(Dma::Read { id, address, len: BYTES as u16 });
                 }
                 State::Idle | State::Looking | State::Outdated => {}
             }
         }
-        self.shadows = false;
+        self.is_due = false;
         None
     }
 
     /// Whether one may be due.
-    pub(crate) fn has_shadow_to_send(&self) -> bool {
-        self.shadows && self.cells.shadow_doorbells.get() != 0
+    pub(crate) fn has_to_send(&self) -> bool {
+        self.is_due && self.cells.doorbells.get() != 0
     }
 
-    fn bell_of(&self, id: DmaId) -> Option<Bell> {
+    /// Whether a read is one of a shadow.
+    pub(crate) fn is_read(id: DmaId) -> bool {
+        usize::from(raw_slot(id)) >= SLOTS
+    }
+
+    fn bell_of(&self, id: DmaId) -> Option<Doorbell> {
         let number = raw_slot(id).checked_sub(SLOTS as u16)?;
-        let bell = Bell::from_number(number);
-        let known = usize::from(bell.queue) < QUEUES;
-        let uses = known.then(|| self.shadow(bell).uses.get().into())?;
-        let is_looking =
-            known && [State::Looking, State::Outdated].contains(&self.shadow(bell).state.value());
-        (is_looking && dma_id(SLOTS as u16 + number, 0, uses) == id).then_some(bell)
+        let cells = self.cells.bells.get(usize::from(number))?;
+        let is_looking = [State::Looking, State::Outdated].contains(&cells.state.value());
+        let is_this = dma_id(SLOTS as u16 + number, 0, cells.uses.get().into()) == id;
+        (is_looking && is_this).then(|| Doorbell::from_number(number))
     }
 
-    /// Takes the shadow of a doorbell. False if the read was for something else.
-    pub(crate) fn take_shadow(&mut self, id: DmaId, offset: usize, data: &[u8], last: bool) -> bool {
-        let Some(bell) = self.bell_of(id) else { return usize::from(raw_slot(id)) >= SLOTS };
+    /// Takes the shadow of a doorbell.
+    pub(crate) fn take(
+        &mut self,
+        id: DmaId,
+        offset: usize,
+        data: &[u8],
+        last: bool,
+        queues: &Queues<'_>,
+    ) -> Shadow {
+        let Some(bell) = self.bell_of(id) else { return Shadow::Nothing };
         let value = match data.first_chunk() {
             Some(bytes) if offset == 0 && last => u32::from_le_bytes(*bytes) & 0xffff,
-            _ => {
-                self.registers.fail("a shadow doorbell came with a wrong length");
-                return true;
-            }
+            _ => return Shadow::WrongLength,
         };
-        let is_outdated = self.shadow(bell).state.value() == State::Outdated;
-        self.shadow(bell).state.set(self.journal, State::Idle.into());
+        let is_outdated = self.bell(bell).state.value() == State::Outdated;
+        self.end(bell);
         if is_outdated {
-            self.want_shadow(bell.queue, bell.is_cq);
-            return true;
+            self.want(bell);
+            return Shadow::Nothing;
+        } else if value != queues.value(bell) {
+            return Shadow::Moved(bell, value);
         }
-        let moved = value != self.bell_value(bell);
-        if moved && !self.move_bell(bell, value) {
-            self.raise_event(events::INVALID_DOORBELL_VALUE);
-        } else if self.bell_value(bell) != self.shadow(bell).told.get() {
-            self.want_shadow(bell.queue, bell.is_cq);
-        }
-        true
+        self.note_told(bell, queues);
+        Shadow::Nothing
     }
 
-    fn move_bell(&mut self, bell: Bell, value: u32) -> bool {
-        if bell.is_cq { self.move_head(bell.queue, value) } else { self.move_tail(bell.queue, value) }
+    /// The event index may not be what the host was told last.
+    pub(crate) fn note_told(&mut self, bell: Doorbell, queues: &Queues<'_>) {
+        if queues.value(bell) != self.bell(bell).told.get() {
+            self.want(bell);
+        }
     }
 
     /// A shadow could not be read: from now on the real doorbells have to do.
-    pub(crate) fn fail_shadow(&mut self, id: DmaId) -> bool {
+    pub(crate) fn fail(&self, id: DmaId) {
         if let Some(bell) = self.bell_of(id) {
-            self.shadow(bell).state.set(self.journal, State::Idle.into());
+            self.end(bell);
         }
-        usize::from(raw_slot(id)) >= SLOTS
     }
 }

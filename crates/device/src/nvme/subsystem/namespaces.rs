@@ -153,6 +153,13 @@ impl<'m> Subsystem<'m> {
         set_member(&self.namespace_cells(nsid).attached, self.journal, controller, false);
     }
 
+    /// A format of the namespace has begun, or is over.
+    pub(crate) fn set_formatting(&self, nsid: u32, on: bool) {
+        self.namespace_cells(nsid).flags.update(self.journal, |flags| {
+            if on { flags | flag::FORMATTING } else { flags & !flag::FORMATTING }
+        });
+    }
+
     /// Takes a namespace away; its owner has seen to it that the medium has no work for it.
     pub(crate) fn remove(&self, nsid: u32) {
         let (cells, journal) = (self.namespace_cells(nsid), self.journal);

@@ -1,6 +1,6 @@
 //! The cells of a controller, and how many there are of everything.
 
-use base::ledger::{Bytes, Cell, Counter, Layout, PAGE_SIZE, SlotCells};
+use base::ledger::{Bytes, Cell, Counter, Layout, PAGE_SIZE};
 use zerocopy::FromBytes;
 
 use crate::nvme::admin::events::EventCells;
@@ -14,8 +14,10 @@ use crate::nvme::control::config_space::ConfigSpaceCells;
 use crate::nvme::control::interrupts::InterruptCells;
 use crate::nvme::control::registers::RegisterCells;
 use crate::nvme::limit::LimitCells;
+use crate::nvme::queues::shadow::ShadowCells;
 use crate::nvme::queues::{CompletionQueueCells, SubmissionQueueCells};
 use crate::nvme::subsystem::SubsystemCells;
+use crate::nvme::table::TableCells;
 
 pub(crate) use crate::nvme::subsystem::{CONTROLLERS, NAMESPACES};
 
@@ -74,16 +76,10 @@ pub struct NvmeCells {
     pub(crate) self_tests: SelfTestCells,
     pub(crate) limit: LimitCells,
     pub(crate) interrupts: InterruptCells,
-    /// Shadow doorbells and event indexes in host memory; 0 for none.
-    pub(crate) shadow_doorbells: Cell<u64>,
-    pub(crate) event_indexes: Cell<u64>,
+    pub(crate) table: TableCells,
+    pub(crate) shadows: ShadowCells,
     pub(crate) submission: [SubmissionQueueCells; QUEUES],
     pub(crate) completion: [CompletionQueueCells; QUEUES],
-    pub(crate) slots: SlotCells<{ COMMANDS / 64 }>,
-    /// The next stamp of [`CommandCells::order`].
-    pub(crate) next_order: Cell<u64>,
-    /// Commands of before a reset or a queue's deletion whose medium work has not ended.
-    pub(crate) orphans: Cell<u64>,
     pub(crate) statistics: Statistics,
     /// The drive of a controller that has one for itself.
     pub(crate) own_subsystem: SubsystemCells,

@@ -1,3 +1,5 @@
+//! One command: its states, and what of it is in the ledger.
+
 use base::coded;
 use base::ledger::{Bytes, Cell, Code, Coded, Layout, PageIndex};
 use spec::nvme::SubmissionEntry;

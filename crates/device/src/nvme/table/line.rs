@@ -1,3 +1,5 @@
+//! A line of command slots.
+
 use std::collections::VecDeque;
 
 use crate::nvme::cells::SLOTS;
@@ -38,10 +40,6 @@ impl Line {
         if let Some(place) = self.0.iter().position(|it| *it == slot) {
             self.0.remove(place);
         }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
     }
 }
 

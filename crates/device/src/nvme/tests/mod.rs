@@ -640,7 +640,7 @@ impl<'m> Rig<'m> {
     /// Nothing is under way: pages and slots are all free.
     fn assert_idle(&self) {
         assert_eq!(self.pages().used(), 0, "pages are left");
-        assert_eq!(self.controller.slots().used(), 0, "slots are left");
+        assert_eq!(self.controller.table.slots().used(), 0, "slots are left");
         assert!(self.controller.is_quiescent());
     }
 }

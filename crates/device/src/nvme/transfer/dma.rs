@@ -7,7 +7,9 @@ use spec::nvme::Status;
 
 use crate::function::{Dma, DmaError, DmaId};
 use crate::nvme::Controller;
-use crate::nvme::command::{Event, Progress, State, dma_id, dma_target};
+use crate::nvme::command::{Event, Origin, Progress, State, dma_id, dma_target};
+use crate::nvme::queues::SQE_BYTES;
+use crate::nvme::queues::shadow::ShadowDoorbells;
 
 const PAGE: u32 = PAGE_SIZE as u32;
 
@@ -22,10 +24,10 @@ impl Controller<'_> {
         self.serve_saving();
         self.fetch_entries();
         loop {
-            if let Some(dma) = self.send_shadow() {
+            if let Some(dma) = self.shadows.next(&self.queues) {
                 return Some(dma);
             }
-            let Some(slot) = self.sending.front() else {
+            let Some(slot) = self.table.first_sending() else {
                 if let Some(message) = self.interrupts.take(&self.config_space) {
                     return Some(message);
                 } else if self.fetch_entries() {
@@ -40,7 +42,17 @@ impl Controller<'_> {
                 return Some(message);
             }
             let dma = match state {
-                State::Fetch => Some(self.send_fetch(slot)),
+                State::Fetch => {
+                    let command = self.command(slot);
+                    let Origin { sq, index, .. } = command.origin.get();
+                    let address = self.queues.submission(sq).address(index);
+                    self.table.step(slot, Event::Sent);
+                    Some(Dma::Read {
+                        id: dma_id(slot, 0, command.uses.get()),
+                        address,
+                        len: SQE_BYTES as u16,
+                    })
+                }
                 State::List if self.command(slot).reads_descriptors() => {
                     Some(self.send_descriptor_read(slot))
                 }
@@ -60,7 +72,7 @@ impl Controller<'_> {
     /// Whether there is an access to the host's memory that nothing but its driver keeps from being sent.
     pub(crate) fn has_to_send(&self) -> bool {
         let may_send = self.config_space.bus_master() && !self.registers.csts().cfs();
-        may_send && (self.sending.len() > 0 || self.has_shadow_to_send())
+        may_send && (self.table.sending() > 0 || self.shadows.has_to_send())
     }
 
     /// Which PRP entry the byte at `position` of the data belongs to, its bus address, and how many bytes of the data
@@ -85,12 +97,12 @@ impl Controller<'_> {
         let sent = progress.sent + bytes;
         command.progress.set(self.journal, Progress { sent, ..progress });
         if sent == command.counts.get().len {
-            self.step(slot, Event::Sent);
+            self.table.step(slot, Event::Sent);
         } else if sent == command.mapped() {
             // The rest of an SGL: writes need not wait for anything, reads have to have come.
             match command.state() {
                 State::Store => self.next_window(slot),
-                _ => self.step(slot, Event::Sent),
+                _ => self.table.step(slot, Event::Sent),
             }
         }
     }
@@ -121,8 +133,8 @@ impl Controller<'_> {
 
     /// Data of a read; what is not expected any more is dropped.
     pub(crate) fn take_dma_data(&mut self, id: DmaId, offset: usize, data: &[u8], last: bool) {
-        if self.take_shadow(id, offset, data, last) {
-            return;
+        if ShadowDoorbells::is_read(id) {
+            return self.take_shadow(id, offset, data, last);
         }
         let Some((slot, piece)) = dma_target(id, |slot| self.command(slot).uses.get()) else { return };
         match self.command(slot).state() {
@@ -180,8 +192,8 @@ impl Controller<'_> {
 
     /// A read brought nothing. Without its commands a controller cannot go on; without its data a command cannot.
     pub(crate) fn take_dma_error(&mut self, id: DmaId, _error: DmaError) {
-        if self.fail_shadow(id) {
-            return;
+        if ShadowDoorbells::is_read(id) {
+            return self.shadows.fail(id);
         }
         let Some((slot, _)) = dma_target(id, |slot| self.command(slot).uses.get()) else { return };
         match self.command(slot).state() {

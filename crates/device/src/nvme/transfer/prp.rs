@@ -98,7 +98,7 @@ impl Controller<'_> {
                 return self.end_list(slot);
             }
         }
-        self.step(slot, Event::NeedList);
+        self.table.step(slot, Event::NeedList);
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Controller<'_> {
     pub(crate) fn send_list_read(&mut self, slot: u16) -> Dma {
         let command = self.command(slot);
         let len = (self.part(slot).entries * ENTRY_SIZE) as u16;
-        self.step(slot, Event::Sent);
+        self.table.step(slot, Event::Sent);
         Dma::Read { id: dma_id(slot, 0, command.uses.get()), address: command.list.get(), len }
     }
 
@@ -161,7 +161,7 @@ impl Controller<'_> {
     }
 
     fn want_pages(&mut self, slot: u16) {
-        self.step(slot, Event::NeedPages);
+        self.table.step(slot, Event::NeedPages);
         self.serve_waiting();
     }
 }

@@ -161,7 +161,7 @@ impl Controller<'_> {
         self.set_work(slot, work);
         command.counts.set(journal, Counts { len, prps: 0, pages: 0 });
         self.store_walk(slot, &walk);
-        self.step(slot, Event::NeedPages);
+        self.table.step(slot, Event::NeedPages);
         self.serve_waiting();
         Ok(())
     }
@@ -187,7 +187,7 @@ impl Controller<'_> {
         if self.command(slot).is_sgl() && self.command(slot).sgl.get().runs == 0 {
             self.next_window(slot);
         } else {
-            self.step(slot, Event::NeedData);
+            self.table.step(slot, Event::NeedData);
         }
     }
 
@@ -196,7 +196,7 @@ impl Controller<'_> {
         if self.command(slot).is_sgl() && self.command(slot).sgl.get().runs == 0 {
             self.next_window(slot);
         } else {
-            self.step(slot, Event::HaveData);
+            self.table.step(slot, Event::HaveData);
         }
     }
 
@@ -227,7 +227,7 @@ impl Controller<'_> {
         }
         self.store_walk(slot, &walk);
         self.command(slot).counts.update(self.journal, |counts| Counts { prps: 0, ..counts });
-        self.step(slot, Event::NeedList);
+        self.table.step(slot, Event::NeedList);
     }
 
     fn resume_transfer(&mut self, slot: u16) {
@@ -235,8 +235,8 @@ impl Controller<'_> {
         let stores = matches!(command.work(), Work::Read | Work::Report);
         match command.state() {
             State::Store => {}
-            _ if stores => self.step(slot, Event::HaveData),
-            _ => self.step(slot, Event::NeedData),
+            _ if stores => self.table.step(slot, Event::HaveData),
+            _ => self.table.step(slot, Event::NeedData),
         }
     }
 
@@ -245,7 +245,7 @@ impl Controller<'_> {
         let command = self.command(slot);
         let have = usize::from(command.counts.get().prps);
         let len = Walk::load(command).chunk(have);
-        self.step(slot, Event::Sent);
+        self.table.step(slot, Event::Sent);
         let address = command.list.get() + have as u64;
         Dma::Read { id: dma_id(slot, 0, command.uses.get()), address, len: len as u16 }
     }
@@ -266,7 +266,7 @@ impl Controller<'_> {
         let bytes = have + chunk;
         if bytes < DESCRIPTOR_SIZE {
             command.counts.update(self.journal, |counts| Counts { prps: bytes as u16, ..counts });
-            return self.step(slot, Event::NeedList);
+            return self.table.step(slot, Event::NeedList);
         }
         let mut raw = [0; CHUNK];
         command.read_prps(0, &mut raw[..bytes]);
