@@ -1,34 +1,64 @@
-//! The way of a command through the parts of the controller: from its queue to the medium, and back to its host.
+//! The way of a command through the parts of the controller: from its queue to the medium, and back to its host. Parts
+//! say what is next (`Next`); this is where it is done.
 
 use base::Rule;
-use spec::nvme::Status;
+use spec::nvme::{FusedOperation, Status};
 
 use crate::function::{Dma, DmaId, MediaError, MediaId, MediaKind};
 use crate::nvme::Controller;
+use crate::nvme::admin::{HostView, events};
 use crate::nvme::cells::SHUTDOWN_SLOT;
-use crate::nvme::command::{CommandCells, Event, MediaWork, Outcome, State, Work, media_target};
-use crate::nvme::events;
+use crate::nvme::command::{
+    CommandCells, Event, Next, Origin, Outcome, State, Work, dma_id, dma_target, media_target,
+};
 use crate::nvme::gate::{Admission, media_status};
-use crate::nvme::queues::shadow::Shadow;
+use crate::nvme::io;
+use crate::nvme::queues::shadow::{Shadow, ShadowDoorbells};
 use crate::nvme::queues::{Doorbell, SQE_BYTES};
+use crate::nvme::transfer::DataPointer;
 
 /// Entries that one verb takes from the queues.
 const FETCH_BURST: usize = 32;
 /// Commands that wait for the medium while no more are taken from the memory buffer: each has pages, and pages that are
 /// used again soon are still in the processor's caches.
 const MEDIA_AHEAD: usize = 4;
+/// PSDT of commands with an SGL: the metadata, which there are none of, as a buffer or as an SGL.
+const SGL: core::ops::RangeInclusive<u8> = 1..=2;
 
+/// From a doorbell to a decoded command.
 impl<'m> Controller<'m> {
-    pub(crate) fn command(&self, slot: u16) -> &'m CommandCells {
+    pub(super) fn command(&self, slot: u16) -> &'m CommandCells {
         self.table.command(slot)
     }
 
-    pub(crate) fn set_work(&self, slot: u16, work: Work) {
-        self.command(slot).work.set(self.journal, work.into());
+    /// The real doorbell of a queue was rung (NVMe PCIe 1.0 §3.1.2).
+    pub(super) fn ring(&mut self, bell: Doorbell, value: u32) {
+        let value = value & 0xffff;
+        if !self.registers.is_processing() {
+            return;
+        } else if !self.queues.exists(bell) {
+            self.raise_event(events::INVALID_DOORBELL_REGISTER);
+        } else if !self.shadows.ring(bell, value, &self.queues) {
+            self.move_doorbell(bell, value);
+        }
+    }
+
+    /// A doorbell has a new value. False if it cannot have that.
+    fn move_doorbell(&mut self, bell: Doorbell, value: u32) -> bool {
+        let moved = self.queues.move_to(bell, value);
+        if !moved {
+            self.raise_event(events::INVALID_DOORBELL_VALUE);
+        } else if bell.is_cq {
+            self.table.send_held(bell.queue);
+        } else {
+            self.shadows.want(bell);
+            self.fetch_entries();
+        }
+        moved
     }
 
     /// Takes entries from the queues, round robin, the admin queue first. Returns whether there was one.
-    pub(crate) fn fetch_entries(&mut self) -> bool {
+    fn fetch_entries(&mut self) -> bool {
         if self.queues.whose_turn().is_none() || !self.registers.is_processing() {
             return false;
         }
@@ -63,7 +93,7 @@ impl<'m> Controller<'m> {
     }
 
     /// A part of a submission queue entry.
-    pub(crate) fn handle_entry(&mut self, slot: u16, offset: usize, data: &[u8], last: bool) {
+    fn take_entry(&mut self, slot: u16, offset: usize, data: &[u8], last: bool) {
         let end = offset.saturating_add(data.len());
         if end > SQE_BYTES || (last && end != SQE_BYTES) {
             return self.registers.fail("a submission queue entry came with a wrong length");
@@ -91,28 +121,209 @@ impl<'m> Controller<'m> {
         }
     }
 
-    /// The completion queue entry of a command, or `None` when its queue is full: it then waits for the doorbell.
-    pub(crate) fn send_completion(&mut self, slot: u16) -> Option<Dma> {
-        self.table.release_pages(slot);
+    /// Does what a decoded command says.
+    fn execute(&mut self, slot: u16) {
         let command = self.command(slot);
-        let origin = command.origin.get();
-        let Some(posted) = self.queues.post(origin, command.outcome.get()) else {
-            self.table.hold(slot);
-            self.shadows.want(Doorbell { queue: origin.cq, is_cq: true });
-            return None;
+        let entry = command.entry();
+        let origin = command.origin.update(self.journal, |mut origin| {
+            origin.cid = entry.cid.get();
+            origin
+        });
+        let next = match (origin.sq, entry.psdt()) {
+            // No SGLs on the admin queue (NVMe 2.0 §4.1).
+            (0, 0) if entry.fused() == FusedOperation::NORMAL => {
+                let next = self.execute_admin(slot, &entry);
+                self.report_events();
+                next
+            }
+            (0, _) => Err(Status::INVALID_FIELD),
+            (_, psdt) if psdt == 0 || SGL.contains(&psdt) => self.execute_queued(slot, &entry),
+            _ => Err(Status::INVALID_FIELD),
         };
-        if let Some(vector) = posted.vector {
-            self.interrupts.raise(vector, &self.config_space);
+        self.follow(slot, next);
+    }
+}
+
+/// From a decoded command to its end.
+impl<'m> Controller<'m> {
+    /// Does what is next for a command.
+    pub(super) fn follow(&mut self, slot: u16, next: Result<Next, Status>) {
+        match next {
+            Ok(Next::Complete(result)) => self.complete(slot, result, Status::SUCCESS),
+            Ok(Next::Keep(result)) if !self.subsystem.config.keeps_state => {
+                self.complete(slot, result, Status::SUCCESS);
+            }
+            Ok(Next::Keep(result)) => {
+                let version = self.subsystem.want_persisted();
+                self.complete_after(slot, version, Outcome { result, ..Outcome::default() });
+            }
+            Ok(Next::Transfer(work, len)) => {
+                let next = self.pointer(slot).begin(work, len);
+                self.follow(slot, next);
+            }
+            Ok(Next::Store) => {
+                let next = self.pointer(slot).begin_moving(Event::HaveData);
+                self.follow(slot, next);
+            }
+            Ok(Next::Loaded) => self.end_load(slot),
+            Ok(Next::Media(work)) => {
+                self.command(slot).media.set(self.journal, work);
+                self.admit(slot);
+            }
+            Ok(Next::Step(event)) => {
+                self.table.step(slot, event);
+                if event == Event::NeedPages {
+                    self.serve_waiting();
+                }
+            }
+            Ok(Next::CreateQueue) => {
+                let next = self.finish_create_queue(slot);
+                self.follow(slot, next);
+            }
+            Ok(Next::SecondHalf) => self.begin_second_half(slot),
+            Ok(Next::Wait) => {}
+            // What the host's memory did not give it may give the next time.
+            Err(Status::DATA_TRANSFER_ERROR) => self.complete(slot, 0, Status::DATA_TRANSFER_ERROR),
+            Err(status) => self.complete(slot, 0, status.with_dnr()),
         }
-        self.table.step(slot, Event::Sent);
-        Some(posted.dma)
+    }
+
+    pub(super) fn pointer(&self, slot: u16) -> DataPointer<'_> {
+        DataPointer { slot, command: self.command(slot), journal: self.journal, buffer: &self.buffer }
+    }
+
+    pub(super) fn host_view(&self) -> HostView<'_> {
+        HostView { config_space: &self.config_space, registers: &self.registers, now: self.now }
+    }
+
+    /// Whether completed writes may wait for a flush: there is a cache that the host sees, and has not turned off.
+    fn has_cache(&self) -> bool {
+        self.registers.shows_cache() && self.admin.features.write_cache()
+    }
+
+    /// Gives pages to those who wait for them.
+    fn serve_waiting(&mut self) {
+        while let Some(slot) = self.table.take_pages() {
+            let command = self.command(slot);
+            let next = match command.work() {
+                Work::Report => {
+                    self.admin.report(command, &self.host_view());
+                    self.report_events();
+                    Ok(Next::Store)
+                }
+                Work::Read => Ok(io::read(command)),
+                Work::Verify | Work::SelfTest => Ok(io::next_piece(command)),
+                _ => self.pointer(slot).begin_moving(Event::NeedData),
+            };
+            self.follow(slot, next);
+        }
+    }
+
+    /// All data of a command have come from the host.
+    fn end_load(&mut self, slot: u16) {
+        let command = self.command(slot);
+        let has_cache = self.has_cache();
+        let next = match command.work() {
+            Work::Admin => self.admin.loaded(command, self.now),
+            Work::Compare | Work::Write if command.partner.get() != 0 => return self.end_half_load(slot),
+            _ => self.nvm.loaded(command, has_cache, &mut self.limit),
+        };
+        self.follow(slot, next);
+    }
+
+    /// Lets a command's decided work through to the medium, or keeps it until the namespace is free.
+    fn admit(&mut self, slot: u16) {
+        let command = self.command(slot);
+        match self.gate.admission(slot, command) {
+            Admission::Now if command.work() == Work::Delete => {
+                self.gate.release(slot, command);
+                let next = self.admin.end_delete(command);
+                self.follow(slot, Ok(next));
+            }
+            Admission::Now => {
+                self.gate.enter(command);
+                self.table.step(slot, Event::NeedMedia);
+                let flush = command.media.get().kind.get() == MediaKind::Flush;
+                if flush && !self.journal.rule(Rule::FlushWaits) {
+                    self.end_media(slot);
+                }
+            }
+            Admission::Later if command.state() == State::Parked => {}
+            Admission::Later => self.table.step(slot, Event::Park),
+            Admission::Never => self.follow(slot, Err(Status::INVALID_NAMESPACE_OR_FORMAT)),
+        }
+    }
+
+    /// Lets in who waited for a namespace, first come, first served.
+    fn serve_parked(&mut self) {
+        let mut position = 0;
+        while let Some(slot) = self.table.parked(position) {
+            self.admit(slot);
+            if self.table.parked(position) == Some(slot) {
+                position += 1;
+            }
+        }
+    }
+
+    /// What commands have for the medium that has not been given out.
+    pub(super) fn prepare_media(&mut self) {
+        self.serve_waiting();
+        self.serve_parked();
+        while self.table.waiting_for_media() == 0 && self.fetch_entries() {}
+    }
+
+    /// The medium has ended its work for a command.
+    pub(super) fn take_media_result(&mut self, id: MediaId, result: Result<(), MediaError>) {
+        let Some(slot) = media_target(id, |slot| self.command(slot).uses.get()) else { return };
+        let command = self.command(slot);
+        let state = command.state();
+        if !matches!(state, State::Media | State::Orphan) {
+            return;
+        }
+        if result.is_ok() {
+            self.nvm.note_written(command);
+        }
+        match (self.gate.leave(command, result), command.work()) {
+            _ if state == State::Orphan => {
+                self.forget(slot);
+                if slot == SHUTDOWN_SLOT {
+                    self.continue_shutdown();
+                }
+            }
+            ((Ok(()), _), _) => self.end_media(slot),
+            (_, Work::SelfTest) => {
+                let next = self.admin.ended(command, false);
+                self.follow(slot, next);
+            }
+            ((Err(error), is_lost), work) => {
+                self.statistics.media_errors.add(1);
+                let status = media_status(error, command).with_dnr();
+                match work {
+                    Work::Shutdown => self.end_shutdown(false),
+                    _ if is_lost => self.complete_lost(slot, status),
+                    _ => self.complete(slot, 0, status),
+                }
+            }
+        }
+        self.serve_parked();
+    }
+
+    /// The medium has done a piece of a command's work.
+    fn end_media(&mut self, slot: u16) {
+        let command = self.command(slot);
+        let next = match command.work() {
+            Work::Shutdown => return self.end_shutdown(true),
+            Work::Format | Work::SelfTest => self.admin.ended(command, true),
+            _ => self.nvm.ended(command, self.has_cache()),
+        };
+        self.follow(slot, next);
     }
 
     /// Ends a command that has data neither to take nor to give any more.
-    pub(crate) fn complete(&mut self, slot: u16, result: u32, status: Status) {
+    pub(super) fn complete(&mut self, slot: u16, result: u32, status: Status) {
         let command = self.command(slot);
         if !status.is_success() {
-            self.errors.note(command, status);
+            self.admin.errors.note(command, status);
         }
         self.gate.release(slot, command);
         self.table.end(slot, Outcome { result, status: status.bits(), reserved: 0 });
@@ -121,28 +332,22 @@ impl<'m> Controller<'m> {
         }
     }
 
-    /// Ends a command when the owner keeps the change of the drive that it has made.
-    pub(crate) fn complete_kept(&mut self, slot: u16, result: u32) {
-        if !self.config.keeps_state {
-            return self.complete(slot, result, Status::SUCCESS);
-        }
+    fn complete_after(&mut self, slot: u16, version: u64, outcome: Outcome) {
         self.gate.release(slot, self.command(slot));
-        let version = self.subsystem.want_persisted();
-        self.table.end_after(slot, version, Outcome { result, ..Outcome::default() });
+        self.table.end_after(slot, version, outcome);
     }
 
     /// Ends a command with an error that says that the medium has lost something, when the owner keeps that.
     fn complete_lost(&mut self, slot: u16, status: Status) {
         let version = self.subsystem.note_fault();
-        if !self.config.keeps_state || self.subsystem.is_persisted(version).is_some() {
+        if !self.subsystem.config.keeps_state || self.subsystem.is_persisted(version).is_some() {
             return self.complete(slot, 0, status);
         }
-        self.gate.release(slot, self.command(slot));
-        self.table.end_after(slot, version, Outcome { status: status.bits(), ..Outcome::default() });
+        self.complete_after(slot, version, Outcome { status: status.bits(), ..Outcome::default() });
     }
 
     /// Completes commands whose change is kept, or could not be.
-    pub(crate) fn serve_saving(&mut self) {
+    fn serve_saving(&mut self) {
         if !self.table.is_saving() {
             return;
         }
@@ -157,14 +362,27 @@ impl<'m> Controller<'m> {
         }
     }
 
-    /// Whether a command that waits for the owner can go on.
-    pub(crate) fn can_serve_saving(&self) -> bool {
+    /// Whether something that commands wait for has come from elsewhere.
+    pub(super) fn can_serve(&self) -> bool {
         let is_kept = |slot| self.subsystem.is_persisted(self.command(slot).list.get()).is_some();
-        self.table.is_saving() && self.table.in_state(State::Saving).any(is_kept)
+        let is_free = |slot| self.gate.admission(slot, self.command(slot)) != Admission::Later;
+        self.table.has_pages()
+            || (0..).map_while(|position| self.table.parked(position)).any(is_free)
+            || (self.table.is_saving() && self.table.in_state(State::Saving).any(is_kept))
+            || self.admin.can_announce()
+    }
+
+    /// Goes on with the commands that wait for what comes from elsewhere.
+    pub(super) fn serve(&mut self) {
+        self.serve_waiting();
+        self.serve_parked();
+        self.serve_saving();
+        self.admin.announce(self.registers.is_processing());
+        self.report_events();
     }
 
     /// Nobody waits for the command any more.
-    pub(crate) fn abandon(&mut self, slot: u16) {
+    pub(super) fn abandon(&mut self, slot: u16) {
         let command = self.command(slot);
         if !matches!(command.state(), State::Free | State::Orphan | State::Media) {
             self.gate.release(slot, command);
@@ -173,7 +391,7 @@ impl<'m> Controller<'m> {
     }
 
     /// The medium is done with an orphan, for which something may have waited.
-    pub(crate) fn forget(&mut self, slot: u16) {
+    pub(super) fn forget(&mut self, slot: u16) {
         self.gate.release(slot, self.command(slot));
         self.table.forget(slot);
         for slot in self.table.in_state(State::Draining) {
@@ -183,56 +401,103 @@ impl<'m> Controller<'m> {
         }
         self.update_ready();
     }
+}
 
-    /// Gives pages to those who wait for them.
-    pub(crate) fn serve_waiting(&mut self) {
-        while let Some(slot) = self.table.take_pages() {
-            match self.command(slot).work() {
-                Work::Report => {
-                    self.fill_report(slot);
-                    self.begin_store(slot);
-                }
-                Work::Read => self.begin_media_read(slot),
-                Work::Verify | Work::SelfTest => self.continue_verify(slot),
-                _ => self.begin_load(slot),
-            }
+/// What is sent to the host and what comes back: the one place that decides the order of everything that leaves.
+impl Controller<'_> {
+    /// The next access: commands in line one after the other, each up to its end; an interrupt after the completions it
+    /// stands for, before anything else.
+    pub(super) fn next_dma(&mut self, max_payload: usize) -> Option<Dma> {
+        if self.registers.csts().cfs() || !self.config_space.bus_master() {
+            return None;
         }
-    }
-
-    /// What commands have for the medium that has not been given out.
-    pub(crate) fn prepare_media(&mut self) {
         self.serve_waiting();
-        self.serve_parked();
-        while self.table.waiting_for_media() == 0 && self.fetch_entries() {}
-    }
-
-    /// The real doorbell of a queue was rung (NVMe PCIe 1.0 §3.1.2).
-    pub(crate) fn ring(&mut self, bell: Doorbell, value: u32) {
-        let value = value & 0xffff;
-        if !self.registers.is_processing() {
-        } else if !self.queues.exists(bell) {
-            self.raise_event(events::INVALID_DOORBELL_REGISTER);
-        } else if !self.shadows.ring(bell, value, &self.queues) {
-            self.move_doorbell(bell, value);
+        self.serve_saving();
+        self.fetch_entries();
+        loop {
+            if let Some(dma) = self.shadows.next(&self.queues) {
+                return Some(dma);
+            }
+            let Some(slot) = self.table.first_sending() else {
+                if let Some(message) = self.interrupts.take(&self.config_space) {
+                    return Some(message);
+                } else if self.fetch_entries() {
+                    continue;
+                }
+                return None;
+            };
+            let state = self.command(slot).state();
+            if state != State::Complete
+                && let Some(message) = self.interrupts.take(&self.config_space)
+            {
+                return Some(message);
+            }
+            let (dma, next) = match state {
+                State::Fetch => (self.fetch(slot), Ok(Next::Step(Event::Sent))),
+                State::List => (self.pointer(slot).send_list_read(), Ok(Next::Step(Event::Sent))),
+                State::Load => self.pointer(slot).send_data_read(),
+                State::Store => self.pointer(slot).send_data_write(max_payload),
+                State::Complete => match self.post(slot) {
+                    Some(dma) => (dma, Ok(Next::Step(Event::Sent))),
+                    None => continue,
+                },
+                // `step` keeps all others out of the line.
+                other => unreachable!("a command in state {other:?} sends nothing"),
+            };
+            self.follow(slot, next);
+            return Some(dma);
         }
     }
 
-    /// A doorbell has a new value. False if it cannot have that.
-    fn move_doorbell(&mut self, bell: Doorbell, value: u32) -> bool {
-        let moved = self.queues.move_to(bell, value);
-        if !moved {
-            self.raise_event(events::INVALID_DOORBELL_VALUE);
-        } else if bell.is_cq {
-            self.table.send_held(bell.queue);
-        } else {
-            self.shadows.want(bell);
-            self.fetch_entries();
+    /// Whether there is an access to the host's memory that nothing but its driver keeps from being sent.
+    pub(super) fn has_to_send(&self) -> bool {
+        let may_send = self.config_space.bus_master() && !self.registers.csts().cfs();
+        may_send && (self.table.sending() > 0 || self.shadows.has_to_send())
+    }
+
+    /// The read of a submission queue entry.
+    fn fetch(&self, slot: u16) -> Dma {
+        let command = self.command(slot);
+        let Origin { sq, index, .. } = command.origin.get();
+        let address = self.queues.submission(sq).address(index);
+        Dma::Read { id: dma_id(slot, 0, command.uses.get()), address, len: SQE_BYTES as u16 }
+    }
+
+    /// The completion queue entry of a command, or `None` when its queue is full: it then waits for the doorbell.
+    fn post(&mut self, slot: u16) -> Option<Dma> {
+        self.table.release_pages(slot);
+        let command = self.command(slot);
+        let origin = command.origin.get();
+        let Some(posted) = self.queues.post(origin, command.outcome.get()) else {
+            self.table.hold(slot);
+            self.shadows.want(Doorbell { queue: origin.cq, is_cq: true });
+            return None;
+        };
+        if let Some(vector) = posted.vector {
+            self.interrupts.raise(vector, &self.config_space);
         }
-        moved
+        Some(posted.dma)
+    }
+
+    /// Data of a read; what is not expected any more is dropped.
+    pub(super) fn take_dma_data(&mut self, id: DmaId, offset: usize, data: &[u8], last: bool) {
+        if ShadowDoorbells::is_read(id) {
+            return self.take_shadow(id, offset, data, last);
+        }
+        let Some((slot, piece)) = dma_target(id, |slot| self.command(slot).uses.get()) else { return };
+        let next = match self.command(slot).state() {
+            State::Fetching => return self.take_entry(slot, offset, data, last),
+            State::Listing => self.pointer(slot).take_list(offset, data, last),
+            State::Load | State::Loading => {
+                self.pointer(slot).take_data((piece, offset), data, last, self.pages)
+            }
+            _ => return,
+        };
+        self.follow(slot, next);
     }
 
     /// Takes what the read of a shadow doorbell has brought.
-    pub(crate) fn take_shadow(&mut self, id: DmaId, offset: usize, data: &[u8], last: bool) {
+    fn take_shadow(&mut self, id: DmaId, offset: usize, data: &[u8], last: bool) {
         match self.shadows.take(id, offset, data, last, &self.queues) {
             Shadow::Nothing => {}
             Shadow::WrongLength => self.registers.fail("a shadow doorbell came with a wrong length"),
@@ -244,178 +509,18 @@ impl<'m> Controller<'m> {
         }
     }
 
-    /// Decides work for the medium, with the command's pages from the first on.
-    pub(crate) fn begin_media(&mut self, slot: u16, kind: MediaKind, offset: u64, len: u32) {
-        self.begin_media_at(slot, kind, offset, len, 0);
-    }
-
-    /// Decides work for the medium, with the command's pages from `page` on.
-    pub(crate) fn begin_media_at(&mut self, slot: u16, kind: MediaKind, offset: u64, len: u32, page: u16) {
-        let command = self.command(slot);
-        command.media.set(self.journal, MediaWork { offset, len, kind: kind.into(), reserved: 0, page });
-        self.admit(slot);
-    }
-
-    /// Lets a command's decided work through, or keeps it until the namespace is free.
-    fn admit(&mut self, slot: u16) {
-        match self.gate.admission(slot, self.command(slot)) {
-            Admission::Now => self.enter(slot),
-            Admission::Later if self.command(slot).state() == State::Parked => {}
-            Admission::Later => self.table.step(slot, Event::Park),
-            Admission::Never => self.complete(slot, 0, Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr()),
+    /// A read brought nothing. Without its commands a controller cannot go on; without its data a command cannot.
+    pub(super) fn take_dma_error(&mut self, id: DmaId) {
+        if ShadowDoorbells::is_read(id) {
+            return self.shadows.fail(id);
         }
-    }
-
-    fn enter(&mut self, slot: u16) {
-        let command = self.command(slot);
-        if command.work() == Work::Delete {
-            return self.finish_delete(slot);
-        }
-        self.gate.enter(command);
-        self.table.step(slot, Event::NeedMedia);
-        let flush = command.media.get().kind.get() == MediaKind::Flush;
-        if flush && !self.journal.rule(Rule::FlushWaits) {
-            self.end_media(slot);
-        }
-    }
-
-    /// Lets in who waited for a namespace, first come, first served.
-    pub(crate) fn serve_parked(&mut self) {
-        let mut position = 0;
-        while let Some(slot) = self.table.parked(position) {
-            self.admit(slot);
-            if self.table.parked(position) == Some(slot) {
-                position += 1;
+        let Some((slot, _)) = dma_target(id, |slot| self.command(slot).uses.get()) else { return };
+        match self.command(slot).state() {
+            State::Fetching => self.registers.fail("a submission queue entry could not be read"),
+            State::Listing | State::Load | State::Loading => {
+                self.follow(slot, Err(Status::DATA_TRANSFER_ERROR));
             }
+            _ => {}
         }
-    }
-
-    /// Whether somebody who waits for a namespace can be let in, or told that it has gone.
-    pub(crate) fn can_serve_parked(&self) -> bool {
-        (0..)
-            .map_while(|position| self.table.parked(position))
-            .any(|slot| self.gate.admission(slot, self.command(slot)) != Admission::Later)
-    }
-
-    pub(crate) fn begin_media_read(&mut self, slot: u16) {
-        let target = self.command(slot).target.get();
-        self.begin_media(slot, MediaKind::Read, target.offset, target.len);
-    }
-
-    /// All data of a command has come from the host.
-    pub(crate) fn data_loaded(&mut self, slot: u16) {
-        let command = self.command(slot);
-        match command.work() {
-            Work::Deallocate => self.continue_ranges(slot),
-            Work::Copy => self.begin_copy(slot),
-            Work::Admin => self.execute_admin_data(slot),
-            Work::Compare | Work::Write if command.partner.get() != 0 => self.half_loaded(slot),
-            Work::Compare => self.continue_compare(slot),
-            _ => self.begin_write(slot),
-        }
-    }
-
-    /// The write of a command's data.
-    pub(crate) fn begin_write(&mut self, slot: u16) {
-        let target = self.command(slot).target.get();
-        self.begin_media(slot, MediaKind::Write, target.offset, target.len);
-    }
-
-    /// The medium has ended its work for a command.
-    pub(crate) fn take_media_result(&mut self, id: MediaId, result: Result<(), MediaError>) {
-        let Some(slot) = media_target(id, |slot| self.command(slot).uses.get()) else { return };
-        let command = self.command(slot);
-        let state = command.state();
-        if !matches!(state, State::Media | State::Orphan) {
-            return;
-        }
-        if result.is_ok() {
-            self.note_written(slot);
-        }
-        let (result, is_lost) = self.gate.leave(command, result);
-        match (state, result) {
-            (State::Orphan, _) => {
-                self.forget(slot);
-                if slot == SHUTDOWN_SLOT {
-                    self.continue_shutdown();
-                }
-            }
-            (_, Err(_)) if command.work() == Work::SelfTest => self.end_self_test(slot, false),
-            (_, Err(error)) => {
-                self.cells.statistics.media_errors.add(1);
-                let status = media_status(error, command).with_dnr();
-                match command.work() {
-                    Work::Shutdown => self.end_shutdown(false),
-                    _ if is_lost => self.complete_lost(slot, status),
-                    _ => self.complete(slot, 0, status),
-                }
-            }
-            (_, Ok(())) => self.end_media(slot),
-        }
-        self.serve_parked();
-    }
-
-    /// What was written is readable again, however bad it was.
-    fn note_written(&mut self, slot: u16) {
-        let command = self.command(slot);
-        let work = command.media.get();
-        let writes = matches!(work.kind.get(), MediaKind::Write | MediaKind::Zero { .. } | MediaKind::Trim);
-        if writes && self.subsystem.clear_bad(work.offset, work.len.into()) {
-            if command.state() == State::Orphan {
-                self.subsystem.want_persisted();
-            } else {
-                command.set_healed(self.journal);
-            }
-        }
-    }
-
-    pub(crate) fn end_media(&mut self, slot: u16) {
-        let command = self.command(slot);
-        let work = command.media.get();
-        match (command.work(), work.kind.get()) {
-            (Work::Shutdown, _) => self.end_shutdown(true),
-            (Work::Read, _) if self.subsystem.is_bad(work.offset, work.len.into()) => {
-                self.complete_unreadable(slot);
-            }
-            (Work::Read, _) => {
-                self.cells.statistics.note_read(work.len);
-                self.begin_store(slot);
-            }
-            (Work::Deallocate, MediaKind::Trim) => self.end_range(slot, work.len),
-            (Work::Verify, _) => self.end_verified(slot, work.len),
-            (Work::SelfTest, _) => self.end_self_test(slot, true),
-            (Work::Compare, _) => self.end_compared(slot, work.len),
-            (Work::Copy, MediaKind::Read) => self.end_copy_read(slot),
-            (Work::Zeroes, MediaKind::Zero { .. }) => self.end_zeroed(slot, work.len),
-            (Work::Format, MediaKind::Zero { .. } | MediaKind::Trim) => self.end_formatted(slot, work.len),
-            (Work::Format, _) => self.finish_format(slot),
-            (Work::Write | Work::Copy, MediaKind::Write) => self.end_written(slot),
-            _ => self.complete_write(slot),
-        }
-    }
-
-    /// The last piece of a command that writes is done.
-    pub(crate) fn end_written(&mut self, slot: u16) {
-        self.cells.statistics.note_write(self.command(slot).target.get().len);
-        if self.is_durable_write(slot) {
-            self.begin_media(slot, MediaKind::Flush, 0, 0);
-        } else {
-            self.complete_write(slot);
-        }
-    }
-
-    /// Completes a command that may have made bad blocks readable again, which is to be kept too.
-    pub(crate) fn complete_write(&mut self, slot: u16) {
-        if self.command(slot).is_healed() {
-            self.complete_kept(slot, 0);
-        } else {
-            self.complete(slot, 0, Status::SUCCESS);
-        }
-    }
-
-    /// Ends a read of blocks that are marked uncorrectable.
-    pub(crate) fn complete_unreadable(&mut self, slot: u16) {
-        self.cells.statistics.media_errors.add(1);
-        self.complete(slot, 0, Status::UNRECOVERED_READ_ERROR.with_dnr());
     }
 }

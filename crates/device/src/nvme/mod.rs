@@ -23,6 +23,7 @@ mod admin;
 mod config;
 mod control;
 mod flow;
+mod fused;
 mod io;
 mod limit;
 mod queues;
@@ -31,8 +32,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod transfer;
-
-use std::rc::Rc;
 
 use base::Instant;
 use base::ledger::{Journal, Pages};
@@ -47,13 +46,8 @@ pub use limit::{Limit, LimitError};
 pub use registers::{BAR_BYTES, PENDING_OFFSET, VECTORS_OFFSET};
 pub use subsystem::{CONTROLLERS, FairShare, NAMESPACES, Persist, Subsystem, SubsystemCells};
 
-use self::admin::events;
-use self::admin::events::Events;
-use self::admin::feature_data::FeatureData;
-use self::admin::features::Features;
-use self::admin::keep_alive::KeepAlive;
-use self::admin::log::ErrorLog;
-use self::admin::self_test::SelfTests;
+use self::admin::Admin;
+use self::cells::Statistics;
 use self::command::State;
 use self::control::cmb::MemoryBuffer;
 use self::control::config_space::ConfigSpace;
@@ -61,36 +55,32 @@ use self::control::interrupts::Interrupts;
 use self::control::registers::Registers;
 use self::control::{config_space, registers};
 use self::gate::MediaGate;
+use self::io::NvmCommands;
 use self::limit::RateLimit;
 use self::queues::Queues;
 use self::queues::shadow::ShadowDoorbells;
 use self::table::{CommandTable, cells, command, gate};
 use crate::function::{Dma, DmaError, DmaId, Function, MediaError, MediaFunction, MediaId, MediaOp};
 
-/// The controller of one card. See the module.
+/// The controller of one card: its parts, and what goes between them. See the module.
 pub struct Controller<'m> {
-    cells: &'m NvmeCells,
-    pages: Pages<'m>,
     journal: Journal<'m>,
+    pages: Pages<'m>,
     subsystem: Subsystem<'m>,
     /// Which controller of the drive it is.
     index: u16,
-    config: Rc<Config>,
     registers: Registers<'m>,
     buffer: MemoryBuffer<'m>,
     config_space: ConfigSpace<'m>,
     interrupts: Interrupts<'m>,
     queues: Queues<'m>,
     shadows: ShadowDoorbells<'m>,
+    limit: RateLimit<'m>,
     table: CommandTable<'m>,
     gate: MediaGate<'m>,
-    limit: RateLimit<'m>,
-    features: Features<'m>,
-    feature_data: FeatureData<'m>,
-    events: Events<'m>,
-    errors: ErrorLog<'m>,
-    self_tests: SelfTests<'m>,
-    keep_alive: KeepAlive,
+    nvm: NvmCommands<'m>,
+    admin: Admin<'m>,
+    statistics: &'m Statistics,
     /// The latest time that a verb has told.
     now: Instant,
 }
@@ -118,36 +108,26 @@ impl<'m> Controller<'m> {
         index: u16,
     ) -> Self {
         assert!(index < subsystem.controllers(), "the drive has no controller {index}");
-        let (config, journal) = (Rc::clone(&subsystem.config), subsystem.journal);
-        let controller = Self {
-            cells,
-            pages,
+        let (config, journal, statistics) = (&subsystem.config, subsystem.journal, &cells.statistics);
+        Self {
             journal,
+            pages,
             subsystem: subsystem.clone(),
             index,
-            registers: Registers::new(&cells.registers, journal, &config),
+            registers: Registers::new(&cells.registers, journal, config),
             buffer: MemoryBuffer::new(&cells.buffer, &cells.memory_buffer, journal, config.memory_buffer),
             config_space: ConfigSpace::new(&cells.config_space, journal, subsystem.config_layout(index)),
             interrupts: Interrupts::new(&cells.interrupts, journal),
             queues: Queues::new(&cells.submission, &cells.completion, journal),
             shadows: ShadowDoorbells::new(&cells.shadows, journal),
+            limit: RateLimit::new(&cells.limit, journal, config.limit),
             table: CommandTable::new(&cells.table, &cells.commands, journal, pages),
             gate: MediaGate::new(subsystem, index),
-            limit: RateLimit::new(&cells.limit, journal, config.limit),
-            features: Features::new(&cells.features, subsystem, index),
-            feature_data: FeatureData::new(&cells.feature_data, journal),
-            events: Events::new(&cells.events, journal),
-            errors: ErrorLog::new(&cells.errors, journal),
-            self_tests: SelfTests::new(&cells.self_tests, journal),
-            keep_alive: KeepAlive::default(),
-            config,
+            nvm: NvmCommands::new(subsystem, index, pages, statistics),
+            admin: Admin::new(cells, subsystem, index, pages),
+            statistics,
             now: Instant::ZERO,
-        };
-        if cells.made.get() == 0 {
-            cells.made.set(journal, 1);
-            controller.features.reset();
         }
-        controller
     }
 
     /// The drive: what it wants to have kept, and its growth.
@@ -163,6 +143,17 @@ impl<'m> Controller<'m> {
     /// What the function asks for in its configuration space.
     pub fn layout(&self) -> &ConfigLayout {
         &self.config_space.layout
+    }
+
+    /// The time is what it is now.
+    fn see(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.admin.see(self.now);
+    }
+
+    /// When the host has to have sent a Keep Alive, if there is a timer.
+    fn keep_alive_timeout(&self) -> Option<Instant> {
+        self.admin.keep_alive_timeout().filter(|_| self.registers.is_processing())
     }
 }
 
@@ -216,8 +207,8 @@ impl Function for Controller<'_> {
         self.take_dma_data(id, offset, data, last);
     }
 
-    fn handle_dma_error(&mut self, _now: Instant, id: DmaId, error: DmaError) {
-        self.take_dma_error(id, error);
+    fn handle_dma_error(&mut self, _now: Instant, id: DmaId, _error: DmaError) {
+        self.take_dma_error(id);
     }
 
     fn poll_media(&mut self) -> Option<MediaOp<'_>> {
@@ -234,11 +225,7 @@ impl Function for Controller<'_> {
     /// what a step frees can be had only after its commit; a namespace that another controller had alone; what the
     /// owner has kept. Else when a limit lets the next command in, or the host's time to send a Keep Alive is over.
     fn poll_timeout(&self) -> Option<Instant> {
-        let at_once = self.table.has_pages()
-            || self.can_serve_parked()
-            || self.can_serve_saving()
-            || self.can_announce();
-        if at_once {
+        if self.can_serve() {
             return Some(Instant::ZERO);
         }
         let limited = self.queues.has_io_entries() && self.registers.is_processing();
@@ -248,11 +235,11 @@ impl Function for Controller<'_> {
 
     fn handle_timeout(&mut self, now: Instant) {
         self.see(now);
-        self.serve_waiting();
-        self.serve_parked();
-        self.serve_saving();
-        self.announce_changes();
-        self.check_keep_alive();
+        self.serve();
+        if self.keep_alive_timeout().is_some_and(|at| at <= self.now) {
+            self.admin.stop_keep_alive();
+            self.registers.fail("no keep alive in time");
+        }
     }
 
     fn reset(&mut self, now: Instant) {
@@ -284,7 +271,7 @@ impl MediaFunction for Controller<'_> {
     }
 
     fn depends_on_others(&self) -> bool {
-        self.table.parked(0).is_some() || self.table.is_saving() || self.can_announce()
+        self.table.parked(0).is_some() || self.table.is_saving() || self.admin.can_announce()
     }
 
     fn is_ready(&self) -> bool {

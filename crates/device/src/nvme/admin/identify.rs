@@ -1,22 +1,22 @@
 //! Identify: what the controller, the drive and its namespaces are (NVMe 2.0 §5.17).
 
-use base::ledger::PAGE_SIZE;
 use spec::nvme::feature::AsyncEventConfiguration;
 use spec::nvme::identify::{
     Dlfeat, Flbas, HOST_KEEPS_OFFERED, Lpa, NamespaceIdType, Nsfeat, Oacs, Oncs, SIZE, Sgls, Vwc, fill_ascii,
 };
 use spec::nvme::registers::Version;
 use spec::nvme::{
-    AdminOpcode, Cns, CommandSetId, ControllerList, GetFeatures, GetLogPage, Identify, IdentifyController,
-    IdentifyNamespace, LbaFormat, NSID_ALL, NamespaceIdentifiers, NvmIdentifyController, NvmOpcode, Status,
+    AdminOpcode, Cns, CommandSetId, ControllerList, Identify, IdentifyController, IdentifyNamespace,
+    LbaFormat, NSID_ALL, NamespaceIdentifiers, NvmIdentifyController, NvmOpcode, Status,
 };
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::format::formats;
 use super::namespaces::SHARED;
-use crate::nvme::Controller;
+use super::{Admin, HostView};
 use crate::nvme::cells::{ASYNC_EVENT_REQUESTS, DATA_MAX, DATA_PAGES, ERRORS};
 use crate::nvme::config::WriteCache;
-use crate::nvme::io::{COPY_RANGES, FUSED_MAX, copy_blocks};
+use crate::nvme::io::{COPY_RANGES, FUSED_MAX, copy_blocks, has_command};
 use crate::nvme::subsystem::Namespace;
 
 /// Required and maximum entry sizes, as powers of two.
@@ -66,17 +66,17 @@ const NAMESPACE_READY: u8 = 1;
 /// Abort Command Limit, less one: an abort is over before the next is looked at.
 const ABORT_LIMIT: u8 = 3;
 
-impl Controller<'_> {
+impl Admin<'_> {
     /// Refuses what cannot be reported.
-    pub(crate) fn check_identify(&self, identify: &Identify) -> Result<(), Status> {
+    pub(super) fn check_identify(&self, identify: &Identify) -> Result<(), Status> {
         let nsid = identify.nsid;
         let list = || if nsid >= NSID_ALL - 1 { Err(Status::INVALID_NAMESPACE_OR_FORMAT) } else { Ok(()) };
         let set = || if identify.csi == CommandSetId::NVM { Ok(()) } else { Err(Status::INVALID_FIELD) };
-        let managed = || if self.config.keeps_state { Ok(()) } else { Err(Status::INVALID_FIELD) };
+        let managed = || if self.subsystem.config.keeps_state { Ok(()) } else { Err(Status::INVALID_FIELD) };
         match identify.cns {
             Cns::CONTROLLER | Cns::IO_COMMAND_SETS => Ok(()),
             // What all namespaces have in common, where they can be made (NVMe 2.0 §5.17.2.1).
-            Cns::NAMESPACE if nsid == NSID_ALL && self.config.keeps_state => Ok(()),
+            Cns::NAMESPACE if nsid == NSID_ALL && self.subsystem.config.keeps_state => Ok(()),
             Cns::NAMESPACE | Cns::NAMESPACE_DESCRIPTORS | Cns::INDEPENDENT_NAMESPACE => self.check_nsid(nsid),
             Cns::ACTIVE_NAMESPACES => list(),
             Cns::IO_NAMESPACE => set().and_then(|()| self.check_nsid(nsid)),
@@ -100,49 +100,12 @@ impl Controller<'_> {
         if valid { Ok(()) } else { Err(Status::INVALID_NAMESPACE_OR_FORMAT) }
     }
 
-    /// Makes the data of an Identify, Get Log Page or Get Features, whose arguments were checked and whose pages are
-    /// there.
-    pub(crate) fn fill_report(&mut self, slot: u16) {
-        let entry = self.command(slot).entry();
-        match entry.admin_opcode() {
-            AdminOpcode::IDENTIFY => {
-                let data = self.identify(&Identify::parse(&entry));
-                self.write_pages(slot, 0, &data);
-            }
-            AdminOpcode::GET_FEATURES => {
-                let get = GetFeatures::parse(&entry);
-                let mut data = [0; PAGE_SIZE];
-                // `check` of the command gave it as many bytes as the feature has.
-                let data = &mut data[..self.command(slot).counts.get().len as usize];
-                // What was never saved is the default, which is zero.
-                if get.select == spec::nvme::FeatureSelect::CURRENT {
-                    self.feature_data.get(get.fid, self.now, data);
-                }
-                self.write_pages(slot, 0, data);
-            }
-            _ => self.fill_log(slot, &GetLogPage::parse(&entry)),
-        }
-    }
-
-    fn fill_log(&mut self, slot: u16, log: &GetLogPage) {
-        let page = self.log_page(log.lid);
-        let len = self.command(slot).counts.get().len as usize;
-        let offset = usize::try_from(log.offset).unwrap_or(usize::MAX).min(page.len());
-        let part = &page[offset..page.len().min(offset.saturating_add(len))];
-        self.write_pages(slot, 0, part);
-        // What lies behind the end of the page is zero.
-        for position in (part.len()..len).step_by(PAGE_SIZE) {
-            self.write_pages(slot, position, &[0; PAGE_SIZE][..(len - position).min(PAGE_SIZE)]);
-        }
-        self.note_log_read(log);
-    }
-
-    fn identify(&self, identify: &Identify) -> [u8; SIZE] {
+    pub(super) fn identify(&self, identify: &Identify, host: &HostView<'_>) -> [u8; SIZE] {
         let mut data = [0; SIZE];
         let (nsid, subsystem) = (identify.nsid, &self.subsystem);
         let active = subsystem.namespace(nsid).filter(|_| subsystem.is_attached(nsid, self.index));
         match (identify.cns, active) {
-            (Cns::CONTROLLER, _) => data.copy_from_slice(self.controller().as_bytes()),
+            (Cns::CONTROLLER, _) => data.copy_from_slice(self.controller(host).as_bytes()),
             (Cns::NAMESPACE, None) if nsid == NSID_ALL => {
                 data.copy_from_slice(self.capabilities_of_all().as_bytes());
             }
@@ -199,16 +162,16 @@ impl Controller<'_> {
         NamespaceIdentifiers::encode(&descriptors).unwrap_or([0; SIZE])
     }
 
-    fn controller(&self) -> IdentifyController {
+    fn controller(&self, host: &HostView<'_>) -> IdentifyController {
         let mut data = IdentifyController::new_zeroed();
-        let ids = self.config_space.read(pcie::spec::header::ID);
-        let subsystem = self.config_space.read(pcie::spec::header::SUBSYSTEM);
+        let ids = host.config_space.read(pcie::spec::header::ID);
+        let subsystem = host.config_space.read(pcie::spec::header::SUBSYSTEM);
         data.vid = (ids as u16).into();
         data.ssvid = (subsystem as u16).into();
-        fill_ascii(&mut data.sn, &format!("{:016x}", self.config.shown_id()));
-        fill_ascii(&mut data.mn, &self.config.model);
-        fill_ascii(&mut data.fr, &self.config.firmware);
-        let many = if self.config.functions > 0 { MANY_CONTROLLERS } else { 0 };
+        fill_ascii(&mut data.sn, &format!("{:016x}", self.subsystem.config.shown_id()));
+        fill_ascii(&mut data.mn, &self.subsystem.config.model);
+        fill_ascii(&mut data.fr, &self.subsystem.config.firmware);
+        let many = if self.subsystem.config.functions > 0 { MANY_CONTROLLERS } else { 0 };
         data.cmic = many | if self.index > 0 { VIRTUAL_FUNCTION } else { 0 };
         data.mdts = DATA_PAGES.ilog2() as u8;
         data.cntlid = self.index.into();
@@ -218,10 +181,10 @@ impl Controller<'_> {
         data.ctratt = LONG_HOST_IDENTIFIERS.into();
         data.cntrltype = IO_CONTROLLER;
         data.oacs = Oacs(0)
-            .with_format(self.has_admin_command(AdminOpcode::FORMAT_NVM))
+            .with_format(self.has_command(AdminOpcode::FORMAT_NVM))
             .with_namespace_management(self.manages_namespaces())
             .with_self_test(true)
-            .with_doorbell_buffer(self.config.doorbell_buffer)
+            .with_doorbell_buffer(self.subsystem.config.doorbell_buffer)
             .0
             .into();
         data.acl = ABORT_LIMIT;
@@ -234,27 +197,27 @@ impl Controller<'_> {
         data.edstt = SELF_TEST_MINUTES.into();
         data.dsto = ONE_SELF_TEST;
         data.kas = KEEP_ALIVE_GRANULARITY.into();
-        if self.config.keeps_state {
+        if self.subsystem.config.keeps_state {
             data.tnvmcap = u128::from(self.subsystem.cells.capacity.get()).into();
             data.unvmcap = u128::from(self.subsystem.unallocated()).into();
         }
-        self.fill_io_abilities(&mut data);
-        let name = format!("nqn.2026-01.io.causeway:{:016x}", self.config.shown_id());
+        self.fill_io_abilities(&mut data, host);
+        let name = format!("nqn.2026-01.io.causeway:{:016x}", self.subsystem.config.shown_id());
         data.subnqn[..name.len()].copy_from_slice(name.as_bytes());
         data
     }
 
-    fn fill_io_abilities(&self, data: &mut IdentifyController) {
+    fn fill_io_abilities(&self, data: &mut IdentifyController, host: &HostView<'_>) {
         data.sqes = SQES;
         data.cqes = CQES;
         data.nn = self.subsystem.last_nsid().into();
         data.mnan = self.subsystem.last_nsid().into();
         data.oncs = Oncs(0)
             .with_compare(true)
-            .with_write_uncorrectable(self.has_io_command(NvmOpcode::WRITE_UNCORRECTABLE))
+            .with_write_uncorrectable(has_command(NvmOpcode::WRITE_UNCORRECTABLE, &self.subsystem))
             .with_dataset_management(true)
             .with_write_zeroes(true)
-            .with_save_features(self.config.keeps_state)
+            .with_save_features(self.subsystem.config.keeps_state)
             .with_timestamp(true)
             .with_verify(true)
             .with_copy(true)
@@ -262,8 +225,8 @@ impl Controller<'_> {
             .into();
         data.fuses = COMPARE_AND_WRITE.into();
         data.fna = NO_FORMAT_OF_ALL;
-        data.vwc = Vwc(0).with_present(self.registers.shows_cache()).with_flush_all(FLUSH_ALL).0;
-        if self.config.cache == WriteCache::Hidden {
+        data.vwc = Vwc(0).with_present(host.registers.shows_cache()).with_flush_all(FLUSH_ALL).0;
+        if self.subsystem.config.cache == WriteCache::Hidden {
             data.vendor[..HOST_KEEPS_OFFERED.len()].copy_from_slice(&HOST_KEEPS_OFFERED);
         }
         // In blocks of the smallest size, less one; namespaces tell their own.
@@ -272,14 +235,20 @@ impl Controller<'_> {
         data.sgls = Sgls(0).with_support(SGL_DWORDS).with_longer(true).0.into();
     }
 
+    /// The format of blocks of `1 << shift` bytes.
+    fn format_index(&self, shift: u32) -> usize {
+        let formats = formats(&self.subsystem.config);
+        formats.iter().position(|format| u32::from(*format) == shift).unwrap_or(0)
+    }
+
     fn capabilities_of_all(&self) -> IdentifyNamespace {
         let mut data = IdentifyNamespace::new_zeroed();
-        data.nlbaf = self.formats().len() as u8 - 1;
-        for (format, shift) in data.lbaf.iter_mut().zip(self.formats()) {
+        data.nlbaf = formats(&self.subsystem.config).len() as u8 - 1;
+        for (format, shift) in data.lbaf.iter_mut().zip(formats(&self.subsystem.config)) {
             *format = LbaFormat { lbads: *shift, ..LbaFormat::default() };
         }
         data.nmic = SHARED;
-        let read = if self.config.zeroes_deallocated { READS_ZEROES } else { READS_ANYTHING };
+        let read = if self.subsystem.config.zeroes_deallocated { READS_ZEROES } else { READS_ANYTHING };
         data.dlfeat = Dlfeat(0).with_read(read).with_write_zeroes(true).0;
         data
     }

@@ -11,13 +11,14 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use base::ledger::{Cell, Journal, Layout};
 
+use super::Admin;
 use super::features::{Features, TEMPERATURE};
 use crate::nvme::cells::ERRORS;
 use crate::nvme::command::CommandCells;
 use crate::nvme::subsystem::cells::NAMESPACES;
 
-use crate::nvme::Controller;
 use crate::nvme::cells::DATA_MAX;
+use crate::nvme::io::has_command;
 
 /// Bytes of the error log.
 const ERROR_LOG_BYTES: usize = 64 * ERRORS;
@@ -47,9 +48,9 @@ const PAGES: [(LogPageId, usize); 8] = [
     (LogPageId::FEATURES_SUPPORTED_AND_EFFECTS, TABLE_BYTES),
 ];
 
-impl Controller<'_> {
+impl Admin<'_> {
     /// The bytes that a command asks for, if the page exists and the arguments make sense.
-    pub(crate) fn check_log_page(&self, log: &GetLogPage) -> Result<u32, Status> {
+    pub(super) fn check_log_page(log: &GetLogPage) -> Result<u32, Status> {
         let Some((_, size)) = PAGES.iter().find(|(id, _)| *id == log.lid) else {
             return Err(Status::INVALID_LOG_PAGE);
         };
@@ -64,7 +65,7 @@ impl Controller<'_> {
     }
 
     /// The whole of a page that exists.
-    pub(crate) fn log_page(&self, id: LogPageId) -> [u8; SIZE] {
+    pub(super) fn log_page(&self, id: LogPageId, shows_cache: bool) -> [u8; SIZE] {
         let mut data = [0; SIZE];
         let mut fill = |bytes: &[u8]| data[..bytes.len()].copy_from_slice(bytes);
         match id {
@@ -80,15 +81,13 @@ impl Controller<'_> {
             LogPageId::FIRMWARE_SLOT => {
                 let mut log = FirmwareSlotLog::new_zeroed();
                 log.active = 1;
-                fill_ascii(&mut log.revisions[0], &self.config.firmware);
+                fill_ascii(&mut log.revisions[0], &self.subsystem.config.firmware);
                 fill(log.as_bytes());
             }
             LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS => fill(self.effects().as_bytes()),
             LogPageId::FEATURES_SUPPORTED_AND_EFFECTS => {
                 let mut table = [[0; 4]; TABLE_BYTES / 4];
-                for id in
-                    FeatureId::KNOWN.iter().filter(|id| Features::has(**id, self.registers.shows_cache()))
-                {
+                for id in FeatureId::KNOWN.iter().filter(|id| Features::has(**id, shows_cache)) {
                     table[usize::from(id.0)] = (SUPPORTED | CONTROLLER_SCOPE).to_le_bytes();
                 }
                 fill(table.as_flattened());
@@ -99,14 +98,13 @@ impl Controller<'_> {
     }
 
     /// Reading the log page of an event lets it be reported again, unless the command says otherwise.
-    pub(crate) fn note_log_read(&mut self, log: &GetLogPage) {
+    pub(super) fn note_log_read(&self, log: &GetLogPage) {
         if log.lid == LogPageId::CHANGED_NAMESPACE_LIST && !log.rae {
             let changed = &self.subsystem.controller(self.index).changed;
             changed.iter().for_each(|word| word.set(self.journal, 0));
         }
         if !log.rae {
             self.events.rearm(log.lid);
-            self.report_events();
         }
     }
 
@@ -122,12 +120,12 @@ impl Controller<'_> {
     }
 
     fn smart_log(&self) -> SmartLog {
-        let statistics = &self.cells.statistics;
+        let statistics = self.statistics;
         let units = |bytes: u64| U128::new(u128::from(bytes.div_ceil(DATA_UNIT)));
         let count = |counter: &base::ledger::Counter| U128::new(counter.get().into());
         let mut log = SmartLog::new_zeroed();
         log.critical_warning = CriticalWarning(0)
-            .with_read_only(self.config.read_only)
+            .with_read_only(self.subsystem.config.read_only)
             .with_temperature(self.features.is_too_hot_or_cold())
             .with_reliability(self.subsystem.has_fault())
             .0;
@@ -145,7 +143,7 @@ impl Controller<'_> {
 
     fn effects(&self) -> CommandsSupportedAndEffects {
         let mut log = CommandsSupportedAndEffects::new_zeroed();
-        for opcode in AdminOpcode::KNOWN.iter().filter(|opcode| self.has_admin_command(**opcode)) {
+        for opcode in AdminOpcode::KNOWN.iter().filter(|opcode| self.has_command(**opcode)) {
             let supported = CommandEffects(0).with_csupp(true);
             let effects = match *opcode {
                 AdminOpcode::FORMAT_NVM => {
@@ -158,7 +156,7 @@ impl Controller<'_> {
             };
             log.admin[usize::from(opcode.0)] = effects.0.into();
         }
-        for opcode in NvmOpcode::KNOWN.iter().filter(|opcode| self.has_io_command(**opcode)) {
+        for opcode in NvmOpcode::KNOWN.iter().filter(|opcode| has_command(**opcode, &self.subsystem)) {
             let writes = !matches!(
                 *opcode,
                 NvmOpcode::FLUSH | NvmOpcode::READ | NvmOpcode::COMPARE | NvmOpcode::VERIFY

@@ -8,53 +8,56 @@ use spec::nvme::{
 };
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::Admin;
 use crate::function::MediaKind;
-use crate::nvme::Controller;
-use crate::nvme::command::{Target, Work};
+use crate::nvme::command::{CommandCells, MediaWork, Next, Work};
+use crate::nvme::subsystem::Namespace;
 use crate::nvme::subsystem::cells::{NAMESPACES, flag};
 
 /// NMIC: it may be attached to several controllers.
 pub(super) const SHARED: u8 = 1;
 
-impl Controller<'_> {
-    pub(super) fn manage_namespace(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
-        let command = NamespaceManagement::parse(entry);
-        match command.select {
-            NamespaceManagementSelect::CREATE if command.csi != CommandSetId::NVM => {
+impl Admin<'_> {
+    pub(super) fn manage_namespace(
+        &self,
+        command: &CommandCells,
+        entry: &SubmissionEntry,
+    ) -> Result<Next, Status> {
+        let management = NamespaceManagement::parse(entry);
+        match management.select {
+            NamespaceManagementSelect::CREATE if management.csi != CommandSetId::NVM => {
                 Err(Status::IO_COMMAND_SET_NOT_SUPPORTED)
             }
-            NamespaceManagementSelect::CREATE => self.begin_transfer(slot, Work::Admin, SIZE as u32),
-            NamespaceManagementSelect::DELETE if command.nsid == NSID_ALL => {
-                self.delete_next(slot, true);
-                Ok(())
+            NamespaceManagementSelect::CREATE => Ok(Next::Transfer(Work::Admin, SIZE as u32)),
+            NamespaceManagementSelect::DELETE if management.nsid == NSID_ALL => {
+                Ok(self.delete_next(command, true))
             }
             NamespaceManagementSelect::DELETE => {
-                self.check_allocated(command.nsid)?;
-                self.begin_delete(slot, command.nsid);
-                Ok(())
+                let namespace = self.allocated(management.nsid)?;
+                Ok(self.delete(command, &namespace))
             }
             _ => Err(Status::INVALID_FIELD),
         }
     }
 
     /// Refuses a number that no namespace has.
-    pub(super) fn check_allocated(&self, nsid: u32) -> Result<(), Status> {
+    fn allocated(&self, nsid: u32) -> Result<Namespace, Status> {
         if nsid == 0 || nsid > self.subsystem.last_nsid() {
             return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
         }
-        self.subsystem.namespace(nsid).map(|_| ()).ok_or(Status::INVALID_FIELD)
+        self.subsystem.namespace(nsid).ok_or(Status::INVALID_FIELD)
     }
 
-    fn read_data(&self, slot: u16) -> [u8; SIZE] {
+    fn read_data(&self, command: &CommandCells) -> [u8; SIZE] {
         const { assert!(SIZE == PAGE_SIZE) };
         let mut data = [0; SIZE];
-        self.pages.read(self.command(slot).page(0), 0, &mut data);
+        self.pages.read(command.page(0), 0, &mut data);
         data
     }
 
-    pub(super) fn create_namespace(&mut self, slot: u16) -> Result<(), Status> {
+    pub(super) fn create_namespace(&self, command: &CommandCells) -> Result<Next, Status> {
         let mut wanted = IdentifyNamespace::new_zeroed();
-        wanted.as_mut_bytes().copy_from_slice(&self.read_data(slot));
+        wanted.as_mut_bytes().copy_from_slice(&self.read_data(command));
         let shift = self.format_shift(Flbas(wanted.flbas).index()).ok_or(Status::INVALID_FORMAT)?;
         if Flbas(wanted.flbas).extended_metadata() || wanted.dps != 0 || wanted.nmic & !SHARED != 0 {
             return Err(Status::INVALID_FORMAT);
@@ -67,59 +70,41 @@ impl Controller<'_> {
         let bytes = bytes.ok_or(Status::NAMESPACE_INSUFFICIENT_CAPACITY)?;
         let flags = if wanted.nmic & SHARED != 0 { flag::SHARED } else { 0 };
         let nsid = self.subsystem.create(bytes, shift, flags)?;
-        self.complete_kept(slot, nsid);
-        Ok(())
+        Ok(Next::Keep(nsid))
     }
 
     /// Begins a deletion: when the namespace is this command's alone and the medium has no work for it, it goes.
-    fn begin_delete(&mut self, slot: u16, nsid: u32) {
-        let Some(namespace) = self.subsystem.namespace(nsid) else {
-            return self.complete(slot, 0, Status::INVALID_FIELD.with_dnr());
-        };
-        let command = self.command(slot);
-        self.set_work(slot, Work::Delete);
-        command.target.set(self.journal, Target { nsid, ..Target::default() });
-        command.epoch.set(self.journal, namespace.epoch);
-        command.exclusive.set(self.journal, 1);
-        self.begin_media(slot, MediaKind::Trim, namespace.start, 0);
+    fn delete(&self, command: &CommandCells, namespace: &Namespace) -> Next {
+        command.claim(self.journal, Work::Delete, namespace);
+        Next::Media(MediaWork::new(MediaKind::Trim, namespace.start, 0))
     }
 
-    /// The namespace is this command's alone.
-    pub(crate) fn finish_delete(&mut self, slot: u16) {
-        let command = self.command(slot);
-        let nsid = command.target.get().nsid;
-        self.gate.release(slot, command);
-        self.subsystem.remove(nsid);
-        command.target.set(self.journal, Target::default());
-        let all = command.entry().nsid.get() == NSID_ALL;
-        self.delete_next(slot, all);
+    /// The namespace was this command's alone: it goes.
+    pub(crate) fn end_delete(&self, command: &CommandCells) -> Next {
+        self.subsystem.remove(command.target.get().nsid);
+        command.target.set(self.journal, Default::default());
+        self.delete_next(command, command.entry().nsid.get() == NSID_ALL)
     }
 
     /// Deletes the next namespace, if all are to go, or ends the command.
-    fn delete_next(&mut self, slot: u16, all: bool) {
+    fn delete_next(&self, command: &CommandCells, all: bool) -> Next {
         let next = self.subsystem.allocated().next().filter(|_| all);
-        match next {
-            Some(namespace) => self.begin_delete(slot, namespace.nsid),
-            None => self.complete_kept(slot, 0),
-        }
+        next.map_or(Next::Keep(0), |namespace| self.delete(command, &namespace))
     }
 
-    pub(super) fn begin_attachment(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
-        let command = NamespaceAttachment::parse(entry);
+    pub(super) fn check_attachment(&self, entry: &SubmissionEntry) -> Result<Next, Status> {
+        let attachment = NamespaceAttachment::parse(entry);
         let known = [NamespaceAttachmentSelect::ATTACH, NamespaceAttachmentSelect::DETACH];
-        if !known.contains(&command.select) {
+        if !known.contains(&attachment.select) {
             return Err(Status::INVALID_FIELD);
         }
-        self.check_allocated(command.nsid)?;
-        self.begin_transfer(slot, Work::Admin, SIZE as u32)
+        self.allocated(attachment.nsid)?;
+        Ok(Next::Transfer(Work::Admin, SIZE as u32))
     }
 
-    pub(super) fn attach_namespace(
-        &mut self,
-        slot: u16,
-        command: &NamespaceAttachment,
-    ) -> Result<(), Status> {
-        let data = self.read_data(slot);
+    pub(super) fn attach_namespace(&self, command: &CommandCells) -> Result<Next, Status> {
+        let NamespaceAttachment { nsid, select, .. } = NamespaceAttachment::parse(&command.entry());
+        let data = self.read_data(command);
         let list = ControllerList::new(&data);
         let count = list.count();
         let ascending = list.iter().zip(list.iter().skip(1)).all(|(this, next)| this < next);
@@ -127,9 +112,8 @@ impl Controller<'_> {
         if count == 0 || count > ControllerList::MAX || !ascending || !known {
             return Err(Status::CONTROLLER_LIST_INVALID);
         }
-        self.check_allocated(command.nsid)?;
-        let nsid = command.nsid;
-        if command.select == NamespaceAttachmentSelect::ATTACH {
+        self.allocated(nsid)?;
+        if select == NamespaceAttachmentSelect::ATTACH {
             self.check_attach(nsid, &list)?;
             list.iter().for_each(|controller| self.subsystem.attach(nsid, controller));
         } else {
@@ -141,8 +125,7 @@ impl Controller<'_> {
         for controller in list.iter().filter(|controller| *controller != self.index) {
             self.subsystem.note_change_for(nsid, controller);
         }
-        self.complete_kept(slot, 0);
-        Ok(())
+        Ok(Next::Keep(0))
     }
 
     fn check_attach(&self, nsid: u32, list: &ControllerList<'_>) -> Result<(), Status> {

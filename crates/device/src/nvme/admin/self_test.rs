@@ -5,9 +5,9 @@ use base::ledger::{Cell, Journal, Layout, PAGE_SIZE};
 use spec::nvme::{NSID_ALL, SelfTestLog, SelfTestResult, Status, SubmissionEntry};
 use zerocopy::{FromBytes, FromZeros};
 
-use crate::nvme::Controller;
+use super::Admin;
 use crate::nvme::cells::SELF_TESTS;
-use crate::nvme::command::{Target, Work};
+use crate::nvme::command::{CommandCells, Next, Target, Work};
 
 /// Self-test Codes.
 const SHORT: u8 = 1;
@@ -79,23 +79,22 @@ impl<'m> SelfTests<'m> {
     }
 }
 
-impl Controller<'_> {
-    pub(super) fn begin_self_test(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
+impl Admin<'_> {
+    pub(super) fn self_test(&self, command: &CommandCells, entry: &SubmissionEntry) -> Result<Next, Status> {
         let nsid = entry.nsid.get();
         if nsid != 0 && nsid != NSID_ALL {
-            self.active_namespace(nsid)?;
+            self.subsystem.active_namespace(nsid, self.index)?;
         }
         match entry.cdw10.get() as u8 & 0xf {
             SHORT | EXTENDED => {
                 let len = PAGE_SIZE as u32;
                 let len = len.min(u32::try_from(self.subsystem.cells.capacity.get()).unwrap_or(len));
-                self.command(slot).target.set(self.journal, Target { len, ..Target::default() });
-                self.begin_reading(slot, Work::SelfTest, len);
+                command.target.set(self.journal, Target { len, ..Target::default() });
+                Ok(command.want_pages(self.journal, Work::SelfTest, len))
             }
             // There never is one to abort.
-            ABORT => self.complete(slot, 0, Status::SUCCESS),
-            _ => return Err(Status::INVALID_FIELD),
+            ABORT => Ok(Next::Complete(0)),
+            _ => Err(Status::INVALID_FIELD),
         }
-        Ok(())
     }
 }

@@ -1,18 +1,19 @@
-//! The register BAR, whose parts have their own files; enabling, shutting down and failing.
+//! The register BAR, whose parts have their own files; enabling, shutting down, and what each kind of reset takes away
+//! (NVMe 2.0 §3.7).
 
 use base::Rule;
+use pcie::ConfigState;
 use spec::nvme::registers::{Csts, DOORBELLS, HOST_KEEPS, ShutdownStatus, doorbell_queue};
 
 use super::registers::{CcChange, PENDING_OFFSET, VECTORS_OFFSET};
-use crate::function::MediaKind;
 use crate::nvme::Controller;
-use crate::nvme::cells::SHUTDOWN_SLOT;
-use crate::nvme::command::{Origin, State, Work};
+use crate::nvme::cells::{QUEUES, SHUTDOWN_SLOT};
+use crate::nvme::command::{Next, Origin, State, Work};
 use crate::nvme::queues::{Doorbell, QueueMemory};
 
 impl Controller<'_> {
     /// A dword of the register BAR; `offset` is dword aligned.
-    pub(crate) fn read_register(&self, offset: u64) -> u32 {
+    pub(in crate::nvme) fn read_register(&self, offset: u64) -> u32 {
         match offset {
             PENDING_OFFSET.. => self.interrupts.read_pending((offset - PENDING_OFFSET) as usize),
             VECTORS_OFFSET.. => self.interrupts.read_vector((offset - VECTORS_OFFSET) as usize),
@@ -22,7 +23,7 @@ impl Controller<'_> {
     }
 
     /// Writes a dword of the register BAR; `offset` is dword aligned.
-    pub(crate) fn write_register(&mut self, offset: u64, value: u32) {
+    pub(in crate::nvme) fn write_register(&mut self, offset: u64, value: u32) {
         match offset {
             PENDING_OFFSET.. => {}
             VECTORS_OFFSET.. => self.interrupts.write_vector((offset - VECTORS_OFFSET) as usize, value),
@@ -56,7 +57,7 @@ impl Controller<'_> {
     }
 
     /// Lets CSTS.RDY follow CC.EN: both ways only when the medium has ended everything from before the last reset.
-    pub(crate) fn update_ready(&mut self) {
+    pub(in crate::nvme) fn update_ready(&mut self) {
         let (enabled, csts) = (self.registers.cc().en(), self.registers.csts());
         if enabled == csts.rdy() || csts.cfs() || !self.old_work_has_ended() {
             return;
@@ -88,18 +89,19 @@ impl Controller<'_> {
     }
 
     /// The flush of a shutdown that has been asked for; waits for an earlier one that a reset has orphaned.
-    pub(crate) fn continue_shutdown(&mut self) {
-        if !self.registers.is_shutting_down() || self.command(SHUTDOWN_SLOT).state() != State::Free {
+    pub(in crate::nvme) fn continue_shutdown(&mut self) {
+        let command = self.command(SHUTDOWN_SLOT);
+        if !self.registers.is_shutting_down() || command.state() != State::Free {
             return;
         }
         self.table.prepare(SHUTDOWN_SLOT, Origin::default());
-        self.set_work(SHUTDOWN_SLOT, Work::Shutdown);
-        self.begin_media(SHUTDOWN_SLOT, MediaKind::Flush, 0, 0);
+        command.work.set(self.journal, Work::Shutdown.into());
+        self.follow(SHUTDOWN_SLOT, Ok(Next::flush()));
     }
 
     /// The flush of a shutdown has ended. One that failed never completes the shutdown: no completion queue could tell
     /// of it, so Controller Fatal Status does (NVMe 2.0 §3.1.3.6, §3.6).
-    pub(crate) fn end_shutdown(&mut self, flushed: bool) {
+    pub(in crate::nvme) fn end_shutdown(&mut self, flushed: bool) {
         if !flushed {
             self.registers.fail("the medium has lost something that was to be flushed before the end");
         } else if self.registers.is_shutting_down() {
@@ -107,5 +109,37 @@ impl Controller<'_> {
         }
         self.abandon(SHUTDOWN_SLOT);
         self.forget(SHUTDOWN_SLOT);
+    }
+
+    /// A controller level reset: queues, commands, features and events go, and what the host
+    /// has said of itself. AQA, ASQ, ACQ and the buffer's control stay, and
+    /// CSTS.RDY stays until `update_ready` takes it.
+    pub(in crate::nvme) fn reset_controller(&mut self) {
+        for slot in self.table.busy() {
+            self.abandon(slot);
+        }
+        for queue in 0..QUEUES as u16 {
+            [false, true].into_iter().for_each(|is_cq| self.remove_queue(Doorbell { queue, is_cq }));
+        }
+        self.shadows.reset();
+        self.admin.reset(self.now);
+        self.interrupts.clear();
+        self.registers.reset_controller();
+    }
+
+    /// Nothing comes from a queue any more, or goes to it.
+    pub(in crate::nvme) fn remove_queue(&mut self, bell: Doorbell) {
+        self.queues.remove(bell);
+        self.shadows.end(bell);
+    }
+
+    /// A reset of the function, after which its configuration space is what `state` says. Work of the medium goes on,
+    /// as orphans, and keeps the controller from becoming ready again.
+    pub(in crate::nvme) fn reset_function(&mut self, state: &ConfigState) {
+        self.reset_controller();
+        self.registers.reset_function();
+        self.buffer.reset();
+        self.interrupts.reset();
+        self.config_space.set(state);
     }
 }

@@ -6,4 +6,3 @@ pub(crate) mod config_space;
 mod enable;
 pub(crate) mod interrupts;
 pub(crate) mod registers;
-mod reset;

@@ -5,13 +5,13 @@
 
 use base::ledger::PAGE_SIZE;
 use spec::nvme::{CopyRange, Status, SubmissionEntry};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
-use super::refuse_read_only;
+use super::{NvmCommands, write};
 use crate::function::MediaKind;
-use crate::nvme::Controller;
 use crate::nvme::cells::{DATA_MAX, DATA_PAGES};
-use crate::nvme::command::{Counts, RangeCursor, Target, Work};
+use crate::nvme::command::{CommandCells, Counts, MediaWork, Next, RangeCursor, Target, Work};
+use crate::nvme::limit::RateLimit;
 use crate::nvme::subsystem::Namespace;
 
 /// Most source ranges: they fill one page.
@@ -27,46 +27,36 @@ pub(crate) const fn copy_blocks(shift: u32) -> u32 {
     DATA_MAX >> shift
 }
 
-impl Controller<'_> {
-    pub(crate) fn check_copy(
-        &mut self,
-        slot: u16,
-        entry: &SubmissionEntry,
-        namespace: &Namespace,
-    ) -> Result<(), Status> {
-        let control = entry.copy_control();
-        let ranges = u32::from(control.nr0()) + 1;
-        if control.desfmt() != 0 || control.dtype() != 0 {
-            return Err(Status::INVALID_FIELD);
-        }
-        refuse_read_only(namespace)?;
-        if ranges > COPY_RANGES {
-            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
-        }
-        self.begin_transfer(slot, Work::Copy, ranges * RANGE_BYTES as u32)
+/// Checks what a Copy says before its ranges are read.
+pub(super) fn check(entry: &SubmissionEntry, namespace: &Namespace) -> Result<Next, Status> {
+    let control = entry.copy_control();
+    let ranges = u32::from(control.nr0()) + 1;
+    if control.desfmt() != 0 || control.dtype() != 0 {
+        return Err(Status::INVALID_FIELD);
+    } else if namespace.read_only {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED);
+    } else if ranges > COPY_RANGES {
+        return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
     }
+    Ok(Next::Transfer(Work::Copy, ranges * RANGE_BYTES as u32))
+}
 
-    /// The ranges have come.
-    pub(crate) fn begin_copy(&mut self, slot: u16) {
-        match self.place_copy(slot) {
-            Ok(()) => self.continue_copy(slot),
-            Err(status) => self.complete(slot, 0, status.with_dnr()),
-        }
-    }
-
-    /// Checks every range and finds the destination.
-    fn place_copy(&mut self, slot: u16) -> Result<(), Status> {
-        let command = self.command(slot);
+impl NvmCommands<'_> {
+    /// The ranges have come: checks every one, and finds the destination.
+    pub(super) fn begin_copy(
+        &self,
+        command: &CommandCells,
+        limit: &mut RateLimit<'_>,
+    ) -> Result<Next, Status> {
         let entry = command.entry();
         // The data pointer's pages are filled from the first on, which is wanted for what is copied.
         let mut bytes = [0; PAGE_SIZE];
         self.pages.read(command.page(0), 0, &mut bytes);
         self.pages.write(command.page(RANGES_PAGE), 0, &bytes);
-        let namespace = self.subsystem.active(command.target.get().nsid, self.index);
-        let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT)?;
+        let namespace = self.copied_namespace(command)?;
         let mut blocks = 0_u32;
         for range in 0..u32::from(entry.copy_control().nr0()) + 1 {
-            let range = self.copy_range(slot, range);
+            let range = self.copy_range(command, range);
             namespace.byte_range(range.slba.get(), range.nlb())?;
             blocks += range.nlb();
             if blocks > copy_blocks(namespace.shift) {
@@ -78,32 +68,30 @@ impl Controller<'_> {
         command.counts.update(self.journal, |counts| Counts { len, ..counts });
         command.progress.set(self.journal, Default::default());
         // Read once and written once.
-        self.limit.charge_bytes(len.saturating_mul(2));
-        Ok(())
+        limit.charge_bytes(len.saturating_mul(2));
+        self.continue_copy(command)
     }
 
-    fn copy_range(&self, slot: u16, range: u32) -> CopyRange {
+    fn copied_namespace(&self, command: &CommandCells) -> Result<Namespace, Status> {
+        let namespace = self.subsystem.active(command.target.get().nsid, self.index);
+        namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT)
+    }
+
+    fn copy_range(&self, command: &CommandCells, range: u32) -> CopyRange {
         let mut copy = CopyRange::default();
-        let page = self.command(slot).page(RANGES_PAGE);
-        let mut bytes = [0; RANGE_BYTES];
-        self.pages.read(page, range as usize * RANGE_BYTES, &mut bytes);
-        copy.as_mut_bytes().copy_from_slice(&bytes);
-        debug_assert!(CopyRange::read_from_bytes(&bytes).is_ok());
+        self.pages.read(command.page(RANGES_PAGE), range as usize * RANGE_BYTES, copy.as_mut_bytes());
         copy
     }
 
     /// Reads the next piece of the sources, or writes when all are there. `progress.arrived` counts the bytes gathered.
-    fn continue_copy(&mut self, slot: u16) {
-        let command = self.command(slot);
+    fn continue_copy(&self, command: &CommandCells) -> Result<Next, Status> {
         let (target, gathered) = (command.target.get(), command.progress.get().arrived);
         if gathered == target.len {
-            return self.begin_write(slot);
+            return Ok(write(command));
         }
-        let Some(namespace) = self.subsystem.active(target.nsid, self.index) else {
-            return self.complete(slot, 0, Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr());
-        };
+        let namespace = self.copied_namespace(command)?;
         let cursor = command.ranges.get();
-        let range = self.copy_range(slot, cursor.range);
+        let range = self.copy_range(command, cursor.range);
         let offset = namespace.start + (range.slba.get() << namespace.shift);
         let left = (range.nlb() - cursor.blocks) << namespace.shift;
         let inside = gathered % PAGE;
@@ -114,38 +102,28 @@ impl Controller<'_> {
             (left.min(PAGE - inside), SCRATCH_PAGE)
         };
         let offset = offset + (u64::from(cursor.blocks) << namespace.shift);
-        self.begin_media_at(slot, MediaKind::Read, offset, len, page);
+        Ok(Next::Media(MediaWork { page, ..MediaWork::new(MediaKind::Read, offset, len) }))
     }
 
-    pub(crate) fn end_copy_read(&mut self, slot: u16) {
-        let command = self.command(slot);
-        let work = command.media.get();
-        if self.subsystem.is_bad(work.offset, work.len.into()) {
-            return self.complete_unreadable(slot);
-        }
+    pub(super) fn end_copy_read(&self, command: &CommandCells, work: &MediaWork) -> Result<Next, Status> {
         let gathered = command.progress.get().arrived;
         if work.page == SCRATCH_PAGE {
             let mut bytes = [0; PAGE_SIZE];
             let bytes = &mut bytes[..work.len as usize];
             self.pages.read(command.page(SCRATCH_PAGE.into()), 0, bytes);
-            self.write_pages(slot, gathered as usize, bytes);
+            command.write_data(self.pages, gathered as usize, bytes);
         }
-        command.progress.update(self.journal, |mut progress| {
-            progress.arrived += work.len;
-            progress
-        });
-        let Some(namespace) = self.subsystem.active(command.target.get().nsid, self.index) else {
-            return self.complete(slot, 0, Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr());
-        };
+        self.advance(command, work.len);
+        let namespace = self.copied_namespace(command)?;
         let cursor = command.ranges.get();
         let blocks = cursor.blocks + (work.len >> namespace.shift);
-        let whole = blocks == self.copy_range(slot, cursor.range).nlb();
+        let whole = blocks == self.copy_range(command, cursor.range).nlb();
         let next = if whole {
             RangeCursor { range: cursor.range + 1, blocks: 0 }
         } else {
             RangeCursor { blocks, ..cursor }
         };
         command.ranges.set(self.journal, next);
-        self.continue_copy(slot);
+        self.continue_copy(command)
     }
 }

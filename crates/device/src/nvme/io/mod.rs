@@ -6,128 +6,104 @@ mod ranges;
 mod zeroes;
 
 use base::Rule;
-use base::ledger::PAGE_SIZE;
-use spec::nvme::{DatasetManagementRange, FusedOperation, NSID_ALL, NvmOpcode, Status, SubmissionEntry};
+use base::ledger::{Journal, PAGE_SIZE, Pages};
+use spec::nvme::{DatasetManagementRange, NSID_ALL, NvmOpcode, Status, SubmissionEntry};
 
-pub(crate) use compare::FUSED_MAX;
+pub(crate) use compare::{FUSED_MAX, next as next_comparison};
 pub(crate) use copy::{COPY_RANGES, copy_blocks};
 pub(crate) use ranges::PIECE_MAX;
 
 use crate::function::MediaKind;
-use crate::nvme::Controller;
-use crate::nvme::cells::DATA_MAX;
-use crate::nvme::command::{Counts, Event, Target, Work};
+use crate::nvme::cells::{DATA_MAX, Statistics};
+use crate::nvme::command::{CommandCells, MediaWork, Next, State, Target, Work};
 use crate::nvme::config::WriteCache;
-use crate::nvme::subsystem::Namespace;
+use crate::nvme::limit::RateLimit;
+use crate::nvme::subsystem::{Namespace, Subsystem};
 
 const RANGE_BYTES: usize = size_of::<DatasetManagementRange>();
 const _: () = assert!(DatasetManagementRange::MAX * RANGE_BYTES <= PAGE_SIZE, "all ranges fit into one page");
-/// PSDT of commands with an SGL: the metadata, which there are none of, as a buffer or as an SGL.
-const SGL: core::ops::RangeInclusive<u8> = 1..=2;
 
-impl Controller<'_> {
-    /// Does what a decoded command says.
-    pub(crate) fn execute(&mut self, slot: u16) {
-        let command = self.command(slot);
-        let entry = command.entry();
-        let origin = command.origin.update(self.journal, |mut origin| {
-            origin.cid = entry.cid.get();
-            origin
-        });
-        let outcome = match (origin.sq, entry.psdt()) {
-            // No SGLs on the admin queue (NVMe 2.0 §4.1).
-            (0, 0) if entry.fused() == FusedOperation::NORMAL => self.execute_admin(slot, &entry),
-            (0, _) => Err(Status::INVALID_FIELD),
-            (_, psdt) if psdt == 0 || SGL.contains(&psdt) => self.execute_queued(slot, &entry),
-            _ => Err(Status::INVALID_FIELD),
-        };
-        if let Err(status) = outcome {
-            self.complete(slot, 0, status.with_dnr());
-        }
+/// What commands of I/O queues ask for, and what they need next. Where one of them stands is in its cells.
+pub(crate) struct NvmCommands<'m> {
+    subsystem: Subsystem<'m>,
+    /// Which controller of the drive it is.
+    index: u16,
+    journal: Journal<'m>,
+    pages: Pages<'m>,
+    statistics: &'m Statistics,
+}
+
+impl<'m> NvmCommands<'m> {
+    pub(crate) fn new(
+        subsystem: &Subsystem<'m>,
+        index: u16,
+        pages: Pages<'m>,
+        statistics: &'m Statistics,
+    ) -> Self {
+        Self { subsystem: subsystem.clone(), index, journal: subsystem.journal, pages, statistics }
     }
 
-    /// The status of a namespace number that no command of this controller can use (NVMe 2.0 §3.2.1).
-    pub(crate) fn active_namespace(&self, nsid: u32) -> Result<Namespace, Status> {
-        if nsid == 0 || nsid > self.subsystem.last_nsid() {
-            return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
-        }
-        self.subsystem.active(nsid, self.index).ok_or(Status::INVALID_FIELD)
-    }
-
-    /// Executes one command of an I/O queue, alone or as a half of a fused operation.
-    pub(crate) fn execute_io(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
+    /// Executes one command, alone or as a half of a fused operation.
+    pub(crate) fn execute(
+        &self,
+        command: &CommandCells,
+        entry: &SubmissionEntry,
+        limit: &mut RateLimit<'_>,
+    ) -> Result<Next, Status> {
         let (opcode, nsid) = (entry.nvm_opcode(), entry.nsid.get());
-        if !self.has_io_command(opcode) {
+        if !has_command(opcode, &self.subsystem) {
             return Err(Status::INVALID_OPCODE);
         } else if opcode == NvmOpcode::FLUSH && nsid == NSID_ALL {
-            self.begin_flush(slot);
-            return Ok(());
+            return Ok(self.flush(command));
         }
-        let namespace = self.active_namespace(nsid)?;
+        let namespace = self.subsystem.active_namespace(nsid, self.index)?;
         if namespace.formatting {
             return Err(Status::FORMAT_IN_PROGRESS);
         }
-        self.command(slot).epoch.set(self.journal, namespace.epoch);
-        self.command(slot).target.set(self.journal, Target { nsid, ..Target::default() });
+        command.epoch.set(self.journal, namespace.epoch);
+        command.target.set(self.journal, Target { nsid, ..Target::default() });
+        let deallocates = opcode == NvmOpcode::DATASET_MANAGEMENT && entry.dsm_attributes().ad();
+        let writes = deallocates || matches!(opcode, NvmOpcode::WRITE | NvmOpcode::WRITE_ZEROES);
+        if writes && namespace.read_only {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED);
+        }
         match opcode {
-            NvmOpcode::FLUSH => self.begin_flush(slot),
-            NvmOpcode::READ => self.begin_block_transfer(slot, entry, &namespace, Work::Read)?,
-            NvmOpcode::COMPARE => self.begin_block_transfer(slot, entry, &namespace, Work::Compare)?,
-            NvmOpcode::WRITE => {
-                refuse_read_only(&namespace)?;
-                self.begin_block_transfer(slot, entry, &namespace, Work::Write)?;
-            }
-            NvmOpcode::WRITE_ZEROES => {
-                refuse_read_only(&namespace)?;
-                self.begin_zeroes(slot, entry, &namespace)?;
-            }
+            NvmOpcode::FLUSH => Ok(self.flush(command)),
+            NvmOpcode::READ => self.transfer(command, entry, &namespace, Work::Read, limit),
+            NvmOpcode::COMPARE => self.transfer(command, entry, &namespace, Work::Compare, limit),
+            NvmOpcode::WRITE => self.transfer(command, entry, &namespace, Work::Write, limit),
+            NvmOpcode::WRITE_ZEROES => self.write_zeroes(command, entry, &namespace, limit),
             NvmOpcode::WRITE_UNCORRECTABLE => {
-                let target = self.set_target(slot, entry, &namespace)?;
-                refuse_read_only(&namespace)?;
-                if !self.subsystem.mark_bad(target.offset, target.len.into()) {
-                    return Err(Status::WRITE_FAULT);
+                let target = self.set_target(command, entry, &namespace)?;
+                if namespace.read_only {
+                    Err(Status::NAMESPACE_WRITE_PROTECTED)
+                } else if !self.subsystem.mark_bad(target.offset, target.len.into()) {
+                    Err(Status::WRITE_FAULT)
+                } else {
+                    Ok(Next::Keep(0))
                 }
-                self.complete_kept(slot, 0);
             }
-            NvmOpcode::VERIFY => self.begin_verify(slot, entry, &namespace)?,
-            NvmOpcode::COPY => self.check_copy(slot, entry, &namespace)?,
-            _ if entry.dsm_attributes().ad() => {
-                refuse_read_only(&namespace)?;
-                let len = entry.dsm_ranges() * RANGE_BYTES as u32;
-                self.begin_transfer(slot, Work::Deallocate, len)?;
+            NvmOpcode::VERIFY => {
+                let target = self.set_target(command, entry, &namespace)?;
+                limit.charge_bytes(target.len);
+                Ok(command.want_pages(self.journal, Work::Verify, target.len))
             }
+            NvmOpcode::COPY => copy::check(entry, &namespace),
+            _ if deallocates => Ok(Next::Transfer(Work::Deallocate, entry.dsm_ranges() * RANGE_BYTES as u32)),
             // Without the deallocate attribute the command is a hint, and this controller has no use for it.
-            _ => self.complete(slot, 0, Status::SUCCESS),
-        }
-        Ok(())
-    }
-
-    /// Whether a command exists here. What must outlast the ledger exists where the owner keeps it.
-    pub(crate) fn has_io_command(&self, opcode: NvmOpcode) -> bool {
-        match opcode {
-            NvmOpcode::WRITE_UNCORRECTABLE => self.config.keeps_state,
-            NvmOpcode::FLUSH
-            | NvmOpcode::READ
-            | NvmOpcode::WRITE
-            | NvmOpcode::COMPARE
-            | NvmOpcode::WRITE_ZEROES
-            | NvmOpcode::DATASET_MANAGEMENT
-            | NvmOpcode::VERIFY
-            | NvmOpcode::COPY => true,
-            // Reservations among them: ONCS says so too.
-            _ => false,
+            _ => Ok(Next::Complete(0)),
         }
     }
 
-    fn begin_flush(&mut self, slot: u16) {
-        self.set_work(slot, Work::Flush);
-        self.begin_media(slot, MediaKind::Flush, 0, 0);
+    fn flush(&self, command: &CommandCells) -> Next {
+        command.work.set(self.journal, Work::Flush.into());
+        Next::flush()
     }
 
     /// Finds the blocks of a command on the medium.
     fn set_target(
         &self,
-        slot: u16,
+        command: &CommandCells,
         entry: &SubmissionEntry,
         namespace: &Namespace,
     ) -> Result<Target, Status> {
@@ -138,91 +114,142 @@ impl Controller<'_> {
         }
         let (offset, len) = namespace.byte_range(entry.slba(), entry.nlb())?;
         let target = Target { offset, len, nsid: namespace.nsid };
-        self.command(slot).target.set(self.journal, target);
+        command.target.set(self.journal, target);
         Ok(target)
     }
 
     /// Begins a command whose data are the blocks it names.
-    fn begin_block_transfer(
-        &mut self,
-        slot: u16,
+    fn transfer(
+        &self,
+        command: &CommandCells,
         entry: &SubmissionEntry,
         namespace: &Namespace,
         work: Work,
-    ) -> Result<(), Status> {
+        limit: &mut RateLimit<'_>,
+    ) -> Result<Next, Status> {
         if u64::from(entry.nlb()) << namespace.shift > u64::from(DATA_MAX) {
             return Err(Status::INVALID_FIELD);
         }
-        let target = self.set_target(slot, entry, namespace)?;
-        self.limit.charge_bytes(target.len);
-        self.begin_transfer(slot, work, target.len)
+        let target = self.set_target(command, entry, namespace)?;
+        limit.charge_bytes(target.len);
+        Ok(Next::Transfer(work, target.len))
     }
 
-    /// Whether a write has to be durable before it completes: because it says so, or because there is no cache for its
-    /// host.
-    pub(crate) fn is_durable_write(&self, slot: u16) -> bool {
-        (self.config.cache != WriteCache::Absent && self.command(slot).entry().fua()) || self.writes_through()
+    /// All data of a command have come from the host. `has_cache`: completed writes may wait for a flush.
+    pub(crate) fn loaded(
+        &self,
+        command: &CommandCells,
+        has_cache: bool,
+        limit: &mut RateLimit<'_>,
+    ) -> Result<Next, Status> {
+        match command.work() {
+            Work::Deallocate => self.next_range(command, has_cache),
+            Work::Copy => self.begin_copy(command, limit),
+            Work::Compare => Ok(next_comparison(command)),
+            _ => Ok(write(command)),
+        }
+    }
+
+    /// The medium has ended a piece of work for a command.
+    pub(crate) fn ended(&self, command: &CommandCells, has_cache: bool) -> Result<Next, Status> {
+        let work = command.media.get();
+        match (command.work(), work.kind.get()) {
+            (_, MediaKind::Read) if self.subsystem.is_bad(work.offset, work.len.into()) => {
+                self.statistics.media_errors.add(1);
+                Err(Status::UNRECOVERED_READ_ERROR)
+            }
+            (Work::Read, _) => {
+                self.statistics.note_read(work.len);
+                Ok(Next::Store)
+            }
+            (Work::Deallocate, MediaKind::Trim) => {
+                self.end_range(command, work.len);
+                self.next_range(command, has_cache)
+            }
+            (Work::Verify, _) if self.advance(command, work.len) => Ok(next_piece(command)),
+            (Work::Verify, _) => Ok(Next::Complete(0)),
+            (Work::Compare, _) => self.compare(command, &work),
+            (Work::Copy, MediaKind::Read) => self.end_copy_read(command, &work),
+            (Work::Zeroes, MediaKind::Zero { .. }) if self.advance(command, work.len) => {
+                Ok(zeroes::next(command))
+            }
+            (Work::Zeroes, MediaKind::Zero { .. }) | (Work::Write | Work::Copy, MediaKind::Write) => {
+                self.statistics.note_write(command.target.get().len);
+                let fua = self.subsystem.config.cache != WriteCache::Absent && command.entry().fua();
+                let is_durable = fua || self.writes_through(has_cache);
+                Ok(if is_durable { Next::flush() } else { end_write(command) })
+            }
+            _ => Ok(end_write(command)),
+        }
     }
 
     /// Whether whatever changes the medium has to be durable before it completes.
-    pub(crate) fn writes_through(&self) -> bool {
-        self.config.cache != WriteCache::Absent
-            && !(self.registers.shows_cache() && self.features.write_cache())
+    fn writes_through(&self, has_cache: bool) -> bool {
+        self.subsystem.config.cache != WriteCache::Absent
+            && !has_cache
             && self.journal.rule(Rule::DurableBeforeAnswer)
     }
 
-    fn begin_verify(
-        &mut self,
-        slot: u16,
-        entry: &SubmissionEntry,
-        namespace: &Namespace,
-    ) -> Result<(), Status> {
-        let target = self.set_target(slot, entry, namespace)?;
-        self.limit.charge_bytes(target.len);
-        self.begin_reading(slot, Work::Verify, target.len);
-        Ok(())
-    }
-
-    /// Begins work that reads the medium and gives nobody the data.
-    pub(crate) fn begin_reading(&mut self, slot: u16, work: Work, len: u32) {
-        self.set_work(slot, work);
-        self.command(slot).counts.set(self.journal, Counts { len: len.min(DATA_MAX), prps: 0, pages: 0 });
-        self.table.step(slot, Event::NeedPages);
-        self.serve_waiting();
-    }
-
-    /// The read of the next piece of a Verify or a self-test, which has its pages.
-    pub(crate) fn continue_verify(&mut self, slot: u16) {
-        let command = self.command(slot);
-        let (target, done) = (command.target.get(), command.progress.get().arrived);
-        let len = (target.len - done).min(command.counts.get().len);
-        self.begin_media(slot, MediaKind::Read, target.offset + u64::from(done), len);
-    }
-
-    pub(crate) fn end_verified(&mut self, slot: u16, len: u32) {
-        let command = self.command(slot);
-        let work = command.media.get();
-        if self.subsystem.is_bad(work.offset, work.len.into()) {
-            return self.complete_unreadable(slot);
-        }
-        if self.advance(slot, len) {
-            self.continue_verify(slot);
-        } else {
-            self.complete(slot, 0, Status::SUCCESS);
-        }
-    }
-
     /// Counts a piece of `len` bytes as done. Whether the target has more of them.
-    fn advance(&self, slot: u16, len: u32) -> bool {
-        let command = self.command(slot);
+    fn advance(&self, command: &CommandCells, len: u32) -> bool {
         let progress = command.progress.update(self.journal, |mut progress| {
             progress.arrived += len;
             progress
         });
         progress.arrived < command.target.get().len
     }
+
+    /// What was written is readable again, however bad it was.
+    pub(crate) fn note_written(&self, command: &CommandCells) {
+        let work = command.media.get();
+        let writes = matches!(work.kind.get(), MediaKind::Write | MediaKind::Zero { .. } | MediaKind::Trim);
+        if writes && self.subsystem.clear_bad(work.offset, work.len.into()) {
+            if command.state() == State::Orphan {
+                self.subsystem.want_persisted();
+            } else {
+                command.set_healed(self.journal);
+            }
+        }
+    }
 }
 
-pub(crate) fn refuse_read_only(namespace: &Namespace) -> Result<(), Status> {
-    if namespace.read_only { Err(Status::NAMESPACE_WRITE_PROTECTED) } else { Ok(()) }
+/// Whether a command exists here. What must outlast the ledger exists where the owner keeps it.
+pub(crate) fn has_command(opcode: NvmOpcode, subsystem: &Subsystem<'_>) -> bool {
+    match opcode {
+        NvmOpcode::WRITE_UNCORRECTABLE => subsystem.config.keeps_state,
+        NvmOpcode::FLUSH
+        | NvmOpcode::READ
+        | NvmOpcode::WRITE
+        | NvmOpcode::COMPARE
+        | NvmOpcode::WRITE_ZEROES
+        | NvmOpcode::DATASET_MANAGEMENT
+        | NvmOpcode::VERIFY
+        | NvmOpcode::COPY => true,
+        // Reservations among them: ONCS says so too.
+        _ => false,
+    }
+}
+
+/// Reads the next piece of what was asked for, of a command that has its pages.
+pub(crate) fn next_piece(command: &CommandCells) -> Next {
+    let (target, done) = (command.target.get(), command.progress.get().arrived);
+    let len = (target.len - done).min(command.counts.get().len);
+    Next::Media(MediaWork::new(MediaKind::Read, target.offset + u64::from(done), len))
+}
+
+/// Reads the blocks of a command.
+pub(crate) fn read(command: &CommandCells) -> Next {
+    let target = command.target.get();
+    Next::Media(MediaWork::new(MediaKind::Read, target.offset, target.len))
+}
+
+/// Writes the data of a command.
+pub(crate) fn write(command: &CommandCells) -> Next {
+    let target = command.target.get();
+    Next::Media(MediaWork::new(MediaKind::Write, target.offset, target.len))
+}
+
+/// Ends a command that may have made bad blocks readable again, which is to be kept too.
+fn end_write(command: &CommandCells) -> Next {
+    if command.is_healed() { Next::Keep(0) } else { Next::Complete(0) }
 }

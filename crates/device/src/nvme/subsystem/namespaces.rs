@@ -77,6 +77,14 @@ impl<'m> Subsystem<'m> {
         self.namespace(nsid).filter(|_| self.is_attached(nsid, controller))
     }
 
+    /// The same, or the status of a number that no command of the controller can use (NVMe 2.0 §3.2.1).
+    pub(crate) fn active_namespace(&self, nsid: u32, controller: u16) -> Result<Namespace, Status> {
+        if nsid == 0 || nsid > self.last_nsid() {
+            return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
+        }
+        self.active(nsid, controller).ok_or(Status::INVALID_FIELD)
+    }
+
     /// Every allocated namespace, by number.
     pub(crate) fn allocated(&self) -> impl Iterator<Item = Namespace> + '_ {
         (1..=NAMESPACES as u32).filter_map(|nsid| self.namespace(nsid))

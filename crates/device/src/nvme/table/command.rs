@@ -1,12 +1,13 @@
 //! One command: its states, and what of it is in the ledger.
 
 use base::coded;
-use base::ledger::{Bytes, Cell, Code, Coded, Layout, PageIndex};
+use base::ledger::{Bytes, Cell, Code, Coded, Journal, Layout, PAGE_SIZE, PageIndex, Pages};
 use spec::nvme::SubmissionEntry;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::function::{DmaId, MediaId, MediaKind};
-use crate::nvme::cells::{DATA_PAGES, EXTRA_PAGES, SLOTS};
+use crate::nvme::cells::{DATA_MAX, DATA_PAGES, EXTRA_PAGES, SLOTS};
+use crate::nvme::subsystem::Namespace;
 
 /// PRP entries of the largest command: one more than its pages, since the first may begin in the middle of a page.
 pub(crate) const PRP_ENTRIES: usize = DATA_PAGES + 1;
@@ -126,6 +127,38 @@ coded!(
     State: Free, Fetch, Fetching, Decoded, List, Listing, Waiting, Load, Loading, Media, Store, Complete, Held, Draining,
     Orphan, Arrived, Paired, Parked, Saving,
 );
+
+/// What is next for a command: what the parts answer that know what it is about. The controller does it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// It has ended well, with this dword 0 of its completion.
+    Complete(u32),
+    /// The same, when the owner keeps the change of the drive that it has made.
+    Keep(u32),
+    /// So many bytes of data are to be moved for this work.
+    Transfer(Work, u32),
+    /// The data from the host are all here.
+    Loaded,
+    /// The data for the host are in the pages.
+    Store,
+    /// The medium has work.
+    Media(MediaWork),
+    /// This has happened to it.
+    Step(Event),
+    /// The list of the pages of its queue has been read.
+    CreateQueue,
+    /// It was the first half of a fused operation.
+    SecondHalf,
+    /// Something else has to come first.
+    Wait,
+}
+
+impl Next {
+    /// Everything that was written is to be durable.
+    pub(crate) fn flush() -> Self {
+        Self::Media(MediaWork::new(MediaKind::Flush, 0, 0))
+    }
+}
 
 impl State {
     /// The state after `event`, or `None` where it cannot happen.
@@ -256,6 +289,13 @@ pub(crate) struct MediaWork {
     pub(crate) page: u16,
 }
 
+impl MediaWork {
+    /// Work on the command's pages from the first on.
+    pub(crate) fn new(kind: MediaKind, offset: u64, len: u32) -> Self {
+        Self { offset, len, kind: kind.into(), reserved: 0, page: 0 }
+    }
+}
+
 /// The blocks of a command on a range of blocks, as bytes of the medium, and whose they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
@@ -376,13 +416,39 @@ impl CommandCells {
         stores && matches!(self.state(), State::Media | State::Orphan)
     }
 
+    /// Wants pages to read so many bytes of the medium into, piece by piece.
+    pub(crate) fn want_pages(&self, journal: Journal<'_>, work: Work, len: u32) -> Next {
+        self.work.set(journal, work.into());
+        self.counts.set(journal, Counts { len: len.min(DATA_MAX), prps: 0, pages: 0 });
+        Next::Step(Event::NeedPages)
+    }
+
+    /// Wants a namespace to be this command's alone.
+    pub(crate) fn claim(&self, journal: Journal<'_>, work: Work, namespace: &Namespace) {
+        self.work.set(journal, work.into());
+        self.target.set(journal, Target { nsid: namespace.nsid, ..Target::default() });
+        self.epoch.set(journal, namespace.epoch);
+        self.exclusive.set(journal, 1);
+    }
+
+    /// Copies `bytes` to the command's pages, from `position` of its data on.
+    pub(crate) fn write_data(&self, pages: Pages<'_>, position: usize, bytes: &[u8]) {
+        let (mut position, mut rest) = (position, bytes);
+        while !rest.is_empty() {
+            let offset = position % PAGE_SIZE;
+            let (now, later) = rest.split_at(rest.len().min(PAGE_SIZE - offset));
+            pages.write(self.page(position / PAGE_SIZE), offset, now);
+            (position, rest) = (position + now.len(), later);
+        }
+    }
+
     pub(crate) fn entry(&self) -> SubmissionEntry {
         let mut entry = SubmissionEntry::default();
         self.entry.read(0, entry.as_mut_bytes());
         entry
     }
 
-    pub(crate) fn write_entry(&self, journal: base::ledger::Journal<'_>, offset: usize, bytes: &[u8]) {
+    pub(crate) fn write_entry(&self, journal: Journal<'_>, offset: usize, bytes: &[u8]) {
         self.entry.write(journal, offset, bytes);
     }
 
@@ -411,11 +477,11 @@ impl CommandCells {
         self.healed.get() != 0
     }
 
-    pub(crate) fn set_healed(&self, journal: base::ledger::Journal<'_>) {
+    pub(crate) fn set_healed(&self, journal: Journal<'_>) {
         self.healed.set(journal, 1);
     }
 
-    pub(crate) fn clear_healed(&self, journal: base::ledger::Journal<'_>) {
+    pub(crate) fn clear_healed(&self, journal: Journal<'_>) {
         self.healed.set(journal, 0);
     }
 
@@ -426,7 +492,7 @@ impl CommandCells {
     }
 
     /// Writes `bytes` of PRP entries, beginning `offset` bytes into the first.
-    pub(crate) fn write_prps(&self, journal: base::ledger::Journal<'_>, offset: usize, bytes: &[u8]) {
+    pub(crate) fn write_prps(&self, journal: Journal<'_>, offset: usize, bytes: &[u8]) {
         self.prps.write(journal, offset, bytes);
     }
 
@@ -436,7 +502,7 @@ impl CommandCells {
         PageIndex(u16::from_le_bytes(bytes))
     }
 
-    pub(crate) fn write_page(&self, journal: base::ledger::Journal<'_>, index: usize, page: PageIndex) {
+    pub(crate) fn write_page(&self, journal: Journal<'_>, index: usize, page: PageIndex) {
         self.pages.write(journal, index * 2, &page.0.to_le_bytes());
     }
 }

@@ -28,7 +28,7 @@ fn zeroes_keep_their_space_unless_the_host_gives_it_up() {
         assert_eq!(answer::<IdentifyNamespace>(rig).dlfeat, 0b1001);
         rig.run(0, identify(Cns::IO_CONTROLLER, 0));
         assert_eq!(answer::<NvmIdentifyController>(rig).wzsl, 13);
-        assert_eq!(rig.controller.cells.statistics.write_commands.get(), 2);
+        assert_eq!(rig.controller.statistics.write_commands.get(), 2);
     });
     with_rig(Config { zeroes_deallocated: false, ..config() }, |rig| {
         rig.start();

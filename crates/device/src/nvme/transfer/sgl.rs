@@ -9,10 +9,10 @@ use spec::nvme::sgl::DESCRIPTOR_SIZE;
 use spec::nvme::{SglDescriptor, SglType, Status};
 use zerocopy::FromBytes;
 
+use super::DataPointer;
 use crate::function::Dma;
-use crate::nvme::Controller;
 use crate::nvme::command::{
-    CommandCells, Counts, Event, PRP_ENTRIES, RUNS, Run, SglCursor, State, Work, dma_id,
+    CommandCells, Counts, Event, Next, PRP_ENTRIES, RUNS, Run, SglCursor, State, Work,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -143,10 +143,10 @@ fn pages(address: u64, len: u32) -> u64 {
     spec::nvme::prp::pages(address, len.into(), PAGE)
 }
 
-impl Controller<'_> {
+impl DataPointer<'_> {
     /// Begins the transfer of `len` bytes by the SGL whose first descriptor is in the command.
-    pub(crate) fn begin_sgl(&mut self, slot: u16, work: Work, len: u32) -> Result<(), Status> {
-        let (command, journal) = (self.command(slot), self.journal);
+    pub(super) fn begin_sgl(&self, work: Work, len: u32) -> Result<Next, Status> {
+        let (command, journal) = (self.command, self.journal);
         let entry = command.entry();
         let mut first = [0; DESCRIPTOR_SIZE];
         first[..8].copy_from_slice(&entry.prp1.get().to_le_bytes());
@@ -158,16 +158,14 @@ impl Controller<'_> {
             return Err(Status::DATA_SGL_LENGTH_INVALID);
         }
         self.refuse_runs(&walk)?;
-        self.set_work(slot, work);
+        command.work.set(journal, work.into());
         command.counts.set(journal, Counts { len, prps: 0, pages: 0 });
-        self.store_walk(slot, &walk);
-        self.table.step(slot, Event::NeedPages);
-        self.serve_waiting();
-        Ok(())
+        self.store_walk(&walk);
+        Ok(Next::Step(Event::NeedPages))
     }
 
-    fn store_walk(&self, slot: u16, walk: &Walk) {
-        let (command, journal) = (self.command(slot), self.journal);
+    fn store_walk(&self, walk: &Walk) {
+        let (command, journal) = (self.command, self.journal);
         command.list.set(journal, walk.list);
         command.sgl.set(journal, walk.cursor);
         let runs = usize::from(walk.cursor.runs);
@@ -182,105 +180,80 @@ impl Controller<'_> {
         })
     }
 
-    /// The host's data are wanted: reads of the first window, or of its descriptors.
-    pub(crate) fn begin_load(&mut self, slot: u16) {
-        if self.command(slot).is_sgl() && self.command(slot).sgl.get().runs == 0 {
-            self.next_window(slot);
-        } else {
-            self.table.step(slot, Event::NeedData);
-        }
-    }
-
-    /// The data for the host are in the pages: writes of the first window, or reads of its descriptors.
-    pub(crate) fn begin_store(&mut self, slot: u16) {
-        if self.command(slot).is_sgl() && self.command(slot).sgl.get().runs == 0 {
-            self.next_window(slot);
-        } else {
-            self.table.step(slot, Event::HaveData);
-        }
-    }
-
     /// The bytes of the window have moved: the next one, at once if its descriptors are in the controller memory
     /// buffer.
-    pub(crate) fn next_window(&mut self, slot: u16) {
-        let mut walk = Walk::load(self.command(slot));
+    pub(super) fn next_window(&self) -> Result<Next, Status> {
+        let mut walk = Walk::load(self.command);
         walk.cursor.runs = 0;
         while let Some(offset) = self.buffer.offset_of(walk.list) {
             let mut bytes = [0; CHUNK];
             let wanted = CHUNK.min(walk.cursor.segment_left as usize);
             let room = crate::nvme::MEMORY_BUFFER_BYTES.saturating_sub(offset as usize);
             if wanted == 0 || wanted > room {
-                return self.complete(slot, 0, short(wanted).with_dnr());
+                return Err(short(wanted));
             }
             let bytes = &mut bytes[..wanted];
             self.buffer.read(offset, bytes);
-            if let Err(status) = walk.take_all(bytes).and_then(|()| self.refuse_runs(&walk)) {
-                return self.complete(slot, 0, status.with_dnr());
-            }
+            walk.take_all(bytes)?;
+            self.refuse_runs(&walk)?;
             if walk.cursor.runs != 0 {
-                self.store_walk(slot, &walk);
-                return self.resume_transfer(slot);
+                self.store_walk(&walk);
+                return Ok(self.move_window());
             }
         }
         if walk.cursor.segment_left == 0 {
-            return self.complete(slot, 0, Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+            return Err(Status::DATA_SGL_LENGTH_INVALID);
         }
-        self.store_walk(slot, &walk);
-        self.command(slot).counts.update(self.journal, |counts| Counts { prps: 0, ..counts });
-        self.table.step(slot, Event::NeedList);
+        self.store_walk(&walk);
+        self.command.counts.update(self.journal, |counts| Counts { prps: 0, ..counts });
+        Ok(Next::Step(Event::NeedList))
     }
 
-    fn resume_transfer(&mut self, slot: u16) {
-        let command = self.command(slot);
-        let stores = matches!(command.work(), Work::Read | Work::Report);
-        match command.state() {
-            State::Store => {}
-            _ if stores => self.table.step(slot, Event::HaveData),
-            _ => self.table.step(slot, Event::NeedData),
+    fn move_window(&self) -> Next {
+        let stores = matches!(self.command.work(), Work::Read | Work::Report);
+        match self.command.state() {
+            State::Store => Next::Wait,
+            _ if stores => Next::Step(Event::HaveData),
+            _ => Next::Step(Event::NeedData),
         }
     }
 
     /// The read of the next descriptors.
-    pub(crate) fn send_descriptor_read(&mut self, slot: u16) -> Dma {
-        let command = self.command(slot);
-        let have = usize::from(command.counts.get().prps);
-        let len = Walk::load(command).chunk(have);
-        self.table.step(slot, Event::Sent);
-        let address = command.list.get() + have as u64;
-        Dma::Read { id: dma_id(slot, 0, command.uses.get()), address, len: len as u16 }
+    pub(super) fn send_descriptor_read(&self) -> Dma {
+        let have = usize::from(self.command.counts.get().prps);
+        self.read(0, self.command.list.get() + have as u64, Walk::load(self.command).chunk(have))
     }
 
     /// A part of the descriptors. `counts.prps` counts the bytes that earlier reads have brought.
-    pub(crate) fn handle_descriptors(&mut self, slot: u16, offset: usize, data: &[u8], last: bool) {
-        let command = self.command(slot);
+    pub(super) fn take_descriptors(&self, offset: usize, data: &[u8], last: bool) -> Result<Next, Status> {
+        let command = self.command;
         let mut walk = Walk::load(command);
         let have = usize::from(command.counts.get().prps);
         let (chunk, end) = (walk.chunk(have), offset.saturating_add(data.len()));
         if end > chunk || (last && end != chunk) {
-            return self.complete(slot, 0, Status::DATA_TRANSFER_ERROR);
+            return Err(Status::DATA_TRANSFER_ERROR);
         }
         command.write_prps(self.journal, have + offset, data);
         if !last {
-            return;
+            return Ok(Next::Wait);
         }
         let bytes = have + chunk;
         if bytes < DESCRIPTOR_SIZE {
             command.counts.update(self.journal, |counts| Counts { prps: bytes as u16, ..counts });
-            return self.table.step(slot, Event::NeedList);
+            return Ok(Next::Step(Event::NeedList));
         }
         let mut raw = [0; CHUNK];
         command.read_prps(0, &mut raw[..bytes]);
-        if let Err(status) = walk.take_all(&raw[..bytes]).and_then(|()| self.refuse_runs(&walk)) {
-            return self.complete(slot, 0, status.with_dnr());
-        }
-        self.store_walk(slot, &walk);
-        if walk.cursor.runs != 0 { self.resume_transfer(slot) } else { self.next_window(slot) }
+        walk.take_all(&raw[..bytes])?;
+        self.refuse_runs(&walk)?;
+        self.store_walk(&walk);
+        if walk.cursor.runs != 0 { Ok(self.move_window()) } else { self.next_window() }
     }
 
     /// The piece of an SGL's window that the byte at `position` belongs to: its number, bus address and bytes from
     /// there on.
-    pub(crate) fn place_in_runs(&self, slot: u16, position: u32) -> (usize, u64, u32) {
-        let command = self.command(slot);
+    pub(super) fn place_in_runs(&self, position: u32) -> (usize, u64, u32) {
+        let command = self.command;
         let mut piece = 0;
         for index in 0..usize::from(command.sgl.get().runs) {
             let run = command.runs[index].get();
@@ -292,14 +265,14 @@ impl Controller<'_> {
             }
             piece += pages(run.address, run.len);
         }
-        // `note_sent` turns to the next window at the end of this one, and `handle_data` takes nothing that was not
+        // `note_sent` turns to the next window at the end of this one, and `take_data` takes nothing that was not
         // asked for.
         unreachable!("only bytes of the window are moved");
     }
 
     /// Where in the data a piece of the window begins.
-    pub(crate) fn start_in_runs(&self, slot: u16, piece: usize) -> Option<u32> {
-        let command = self.command(slot);
+    pub(super) fn start_in_runs(&self, piece: usize) -> Option<u32> {
+        let command = self.command;
         let mut piece = piece as u64;
         for index in 0..usize::from(command.sgl.get().runs) {
             let run = command.runs[index].get();
