@@ -4,16 +4,13 @@
 use base::Rule;
 use spec::nvme::{FusedOperation, Status};
 
-use crate::function::{Dma, DmaId, MediaError, MediaId, MediaKind};
+use crate::function::{Dma, DmaId, MediaKind};
 use crate::nvme::Controller;
 use crate::nvme::admin::{HostView, events};
-use crate::nvme::cells::SHUTDOWN_SLOT;
-use crate::nvme::command::{
-    CommandCells, Event, Next, Origin, Outcome, State, Work, dma_id, dma_target, media_target,
-};
-use crate::nvme::gate::{Admission, media_status};
+use crate::nvme::command::{CommandCells, Event, Next, Origin, Outcome, State, Work, dma_id};
+use crate::nvme::gate::Admission;
 use crate::nvme::io;
-use crate::nvme::queues::shadow::{Shadow, ShadowDoorbells};
+use crate::nvme::queues::shadow::Shadow;
 use crate::nvme::queues::{Doorbell, SQE_BYTES};
 use crate::nvme::transfer::DataPointer;
 
@@ -36,7 +33,8 @@ impl<'m> Controller<'m> {
         let value = value & 0xffff;
         if !self.registers.is_processing() {
             return;
-        } else if !self.queues.exists(bell) {
+        }
+        if !self.queues.exists(bell) {
             self.raise_event(events::INVALID_DOORBELL_REGISTER);
         } else if !self.shadows.ring(bell, value, &self.queues) {
             self.move_doorbell(bell, value);
@@ -58,7 +56,7 @@ impl<'m> Controller<'m> {
     }
 
     /// Takes entries from the queues, round robin, the admin queue first. Returns whether there was one.
-    fn fetch_entries(&mut self) -> bool {
+    pub(super) fn fetch_entries(&mut self) -> bool {
         if self.queues.whose_turn().is_none() || !self.registers.is_processing() {
             return false;
         }
@@ -67,11 +65,11 @@ impl<'m> Controller<'m> {
 
     fn fetch_entry(&mut self) -> bool {
         let Some(queue) = self.queues.whose_turn() else { return false };
-        if queue != 0 && !self.limit.may_take(self.now, self.table.fetching()) {
+        if queue != 0 && !self.limit.may_take(self.now, self.table.fetching) {
             return false;
         }
         let is_here = self.queues.submission(queue).is_in_buffer();
-        if queue != 0 && is_here && self.table.waiting_for_media() >= MEDIA_AHEAD {
+        if queue != 0 && is_here && self.table.media.len() >= MEDIA_AHEAD {
             return false;
         }
         let origin = self.queues.next_entry(queue);
@@ -93,7 +91,7 @@ impl<'m> Controller<'m> {
     }
 
     /// A part of a submission queue entry.
-    fn take_entry(&mut self, slot: u16, offset: usize, data: &[u8], last: bool) {
+    pub(super) fn take_entry(&mut self, slot: u16, offset: usize, data: &[u8], last: bool) {
         let end = offset.saturating_add(data.len());
         if end > SQE_BYTES || (last && end != SQE_BYTES) {
             return self.registers.fail("a submission queue entry came with a wrong length");
@@ -202,7 +200,7 @@ impl<'m> Controller<'m> {
     }
 
     /// Gives pages to those who wait for them.
-    fn serve_waiting(&mut self) {
+    pub(super) fn serve_waiting(&mut self) {
         while let Some(slot) = self.table.take_pages() {
             let command = self.command(slot);
             let next = match command.work() {
@@ -255,11 +253,11 @@ impl<'m> Controller<'m> {
     }
 
     /// Lets in who waited for a namespace, first come, first served.
-    fn serve_parked(&mut self) {
+    pub(super) fn serve_parked(&mut self) {
         let mut position = 0;
-        while let Some(slot) = self.table.parked(position) {
+        while let Some(slot) = self.table.parked.get(position) {
             self.admit(slot);
-            if self.table.parked(position) == Some(slot) {
+            if self.table.parked.get(position) == Some(slot) {
                 position += 1;
             }
         }
@@ -269,47 +267,11 @@ impl<'m> Controller<'m> {
     pub(super) fn prepare_media(&mut self) {
         self.serve_waiting();
         self.serve_parked();
-        while self.table.waiting_for_media() == 0 && self.fetch_entries() {}
-    }
-
-    /// The medium has ended its work for a command.
-    pub(super) fn take_media_result(&mut self, id: MediaId, result: Result<(), MediaError>) {
-        let Some(slot) = media_target(id, |slot| self.command(slot).uses.get()) else { return };
-        let command = self.command(slot);
-        let state = command.state();
-        if !matches!(state, State::Media | State::Orphan) {
-            return;
-        }
-        if result.is_ok() {
-            self.nvm.note_written(command);
-        }
-        match (self.gate.leave(command, result), command.work()) {
-            _ if state == State::Orphan => {
-                self.forget(slot);
-                if slot == SHUTDOWN_SLOT {
-                    self.continue_shutdown();
-                }
-            }
-            ((Ok(()), _), _) => self.end_media(slot),
-            (_, Work::SelfTest) => {
-                let next = self.admin.ended(command, false);
-                self.follow(slot, next);
-            }
-            ((Err(error), is_lost), work) => {
-                self.statistics.media_errors.add(1);
-                let status = media_status(error, command).with_dnr();
-                match work {
-                    Work::Shutdown => self.end_shutdown(false),
-                    _ if is_lost => self.complete_lost(slot, status),
-                    _ => self.complete(slot, 0, status),
-                }
-            }
-        }
-        self.serve_parked();
+        while self.table.media.len() == 0 && self.fetch_entries() {}
     }
 
     /// The medium has done a piece of a command's work.
-    fn end_media(&mut self, slot: u16) {
+    pub(super) fn end_media(&mut self, slot: u16) {
         let command = self.command(slot);
         let next = match command.work() {
             Work::Shutdown => return self.end_shutdown(true),
@@ -338,7 +300,7 @@ impl<'m> Controller<'m> {
     }
 
     /// Ends a command with an error that says that the medium has lost something, when the owner keeps that.
-    fn complete_lost(&mut self, slot: u16, status: Status) {
+    pub(super) fn complete_lost(&mut self, slot: u16, status: Status) {
         let version = self.subsystem.note_fault();
         if !self.subsystem.config.keeps_state || self.subsystem.is_persisted(version).is_some() {
             return self.complete(slot, 0, status);
@@ -347,8 +309,8 @@ impl<'m> Controller<'m> {
     }
 
     /// Completes commands whose change is kept, or could not be.
-    fn serve_saving(&mut self) {
-        if !self.table.is_saving() {
+    pub(super) fn serve_saving(&mut self) {
+        if self.table.saving == 0 {
             return;
         }
         for slot in self.table.in_state(State::Saving) {
@@ -360,25 +322,6 @@ impl<'m> Controller<'m> {
                 (None, _) => {}
             }
         }
-    }
-
-    /// Whether something that commands wait for has come from elsewhere.
-    pub(super) fn can_serve(&self) -> bool {
-        let is_kept = |slot| self.subsystem.is_persisted(self.command(slot).list.get()).is_some();
-        let is_free = |slot| self.gate.admission(slot, self.command(slot)) != Admission::Later;
-        self.table.has_pages()
-            || (0..).map_while(|position| self.table.parked(position)).any(is_free)
-            || (self.table.is_saving() && self.table.in_state(State::Saving).any(is_kept))
-            || self.admin.can_announce()
-    }
-
-    /// Goes on with the commands that wait for what comes from elsewhere.
-    pub(super) fn serve(&mut self) {
-        self.serve_waiting();
-        self.serve_parked();
-        self.serve_saving();
-        self.admin.announce(self.registers.is_processing());
-        self.report_events();
     }
 
     /// Nobody waits for the command any more.
@@ -403,60 +346,16 @@ impl<'m> Controller<'m> {
     }
 }
 
-/// What is sent to the host and what comes back: the one place that decides the order of everything that leaves.
+/// To the host and back.
 impl Controller<'_> {
-    /// The next access: commands in line one after the other, each up to its end; an interrupt after the completions it
-    /// stands for, before anything else.
-    pub(super) fn next_dma(&mut self, max_payload: usize) -> Option<Dma> {
-        if self.registers.csts().cfs() || !self.config_space.bus_master() {
-            return None;
-        }
-        self.serve_waiting();
-        self.serve_saving();
-        self.fetch_entries();
-        loop {
-            if let Some(dma) = self.shadows.next(&self.queues) {
-                return Some(dma);
-            }
-            let Some(slot) = self.table.first_sending() else {
-                if let Some(message) = self.interrupts.take(&self.config_space) {
-                    return Some(message);
-                } else if self.fetch_entries() {
-                    continue;
-                }
-                return None;
-            };
-            let state = self.command(slot).state();
-            if state != State::Complete
-                && let Some(message) = self.interrupts.take(&self.config_space)
-            {
-                return Some(message);
-            }
-            let (dma, next) = match state {
-                State::Fetch => (self.fetch(slot), Ok(Next::Step(Event::Sent))),
-                State::List => (self.pointer(slot).send_list_read(), Ok(Next::Step(Event::Sent))),
-                State::Load => self.pointer(slot).send_data_read(),
-                State::Store => self.pointer(slot).send_data_write(max_payload),
-                State::Complete => match self.post(slot) {
-                    Some(dma) => (dma, Ok(Next::Step(Event::Sent))),
-                    None => continue,
-                },
-                // `step` keeps all others out of the line.
-                other => unreachable!("a command in state {other:?} sends nothing"),
-            };
-            self.follow(slot, next);
-            return Some(dma);
-        }
-    }
-
     /// Whether there is an access to the host's memory that nothing but its driver keeps from being sent.
     pub(super) fn has_to_send(&self) -> bool {
         let may_send = self.config_space.bus_master() && !self.registers.csts().cfs();
-        may_send && (self.table.sending() > 0 || self.shadows.has_to_send())
+        may_send && (self.table.sending.len() > 0 || self.shadows.has_to_send())
     }
 
     /// The read of a submission queue entry.
-    fn fetch(&self, slot: u16) -> Dma {
+    pub(super) fn fetch(&self, slot: u16) -> Dma {
         let command = self.command(slot);
         let Origin { sq, index, .. } = command.origin.get();
         let address = self.queues.submission(sq).address(index);
@@ -464,7 +363,7 @@ impl Controller<'_> {
     }
 
     /// The completion queue entry of a command, or `None` when its queue is full: it then waits for the doorbell.
-    fn post(&mut self, slot: u16) -> Option<Dma> {
+    pub(super) fn post(&mut self, slot: u16) -> Option<Dma> {
         self.table.release_pages(slot);
         let command = self.command(slot);
         let origin = command.origin.get();
@@ -479,25 +378,8 @@ impl Controller<'_> {
         Some(posted.dma)
     }
 
-    /// Data of a read; what is not expected any more is dropped.
-    pub(super) fn take_dma_data(&mut self, id: DmaId, offset: usize, data: &[u8], last: bool) {
-        if ShadowDoorbells::is_read(id) {
-            return self.take_shadow(id, offset, data, last);
-        }
-        let Some((slot, piece)) = dma_target(id, |slot| self.command(slot).uses.get()) else { return };
-        let next = match self.command(slot).state() {
-            State::Fetching => return self.take_entry(slot, offset, data, last),
-            State::Listing => self.pointer(slot).take_list(offset, data, last),
-            State::Load | State::Loading => {
-                self.pointer(slot).take_data((piece, offset), data, last, self.pages)
-            }
-            _ => return,
-        };
-        self.follow(slot, next);
-    }
-
     /// Takes what the read of a shadow doorbell has brought.
-    fn take_shadow(&mut self, id: DmaId, offset: usize, data: &[u8], last: bool) {
+    pub(super) fn take_shadow(&mut self, id: DmaId, offset: usize, data: &[u8], last: bool) {
         match self.shadows.take(id, offset, data, last, &self.queues) {
             Shadow::Nothing => {}
             Shadow::WrongLength => self.registers.fail("a shadow doorbell came with a wrong length"),
@@ -506,21 +388,6 @@ impl Controller<'_> {
                     self.shadows.note_told(bell, &self.queues);
                 }
             }
-        }
-    }
-
-    /// A read brought nothing. Without its commands a controller cannot go on; without its data a command cannot.
-    pub(super) fn take_dma_error(&mut self, id: DmaId) {
-        if ShadowDoorbells::is_read(id) {
-            return self.shadows.fail(id);
-        }
-        let Some((slot, _)) = dma_target(id, |slot| self.command(slot).uses.get()) else { return };
-        match self.command(slot).state() {
-            State::Fetching => self.registers.fail("a submission queue entry could not be read"),
-            State::Listing | State::Load | State::Loading => {
-                self.follow(slot, Err(Status::DATA_TRANSFER_ERROR));
-            }
-            _ => {}
         }
     }
 }

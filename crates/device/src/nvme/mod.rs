@@ -1,15 +1,16 @@
 //! An NVMe 2.0 I/O controller, alone or one of several of a drive, in front of any medium.
 //!
-//! All state is in [`NvmeCells`] and [`SubsystemCells`], in the ledger; a [`Controller`] borrows it and adds only what
-//! it can find out again: lines of commands that have something to send (`table::line`), and which queues have entries.
-//! A command lives in a table of [`COMMANDS`] slots and moves through the states of `command::State`; every verb moves
-//! some commands a little, and the two polls give out what they want from the host and from the medium.
+//! All state is in [`NvmeCells`] and [`SubsystemCells`], in the ledger. A [`Controller`] has parts, each with its cells
+//! and what it can find out again: none of them knows the controller, and what one needs of another it is given. Every
+//! verb moves some commands a little; whoever knows a command says what is next for it (`command::Next`), and the
+//! controller does that (`Controller::follow`).
 //!
+//! - `flow`, `fused`: the way of a command through the parts.
 //! - `control`: what the host sees of the function, and how all of it ends.
 //! - `queues`: doorbells, entries and completions.
-//! - `table`: commands, their pages, and their work for the medium.
-//! - `transfer`: PRPs and SGLs, and what goes to and comes from the host's memory.
-//! - `admin`, `io`: commands.
+//! - `table`: [`COMMANDS`] slots, the lines in which commands stand, and the gate of the medium.
+//! - `transfer`: PRPs and SGLs, by which data go to and come from the host's memory.
+//! - `admin`, `io`: what commands mean.
 //! - `subsystem`: what the controllers of a drive share, and what is kept for good.
 //! - `limit`: how much a function may do.
 //!
@@ -36,6 +37,7 @@ mod transfer;
 use base::Instant;
 use base::ledger::{Journal, Pages};
 use pcie::ConfigLayout;
+use spec::nvme::Status;
 
 pub use cells::{
     COMMANDS, DATA_MAX, DATA_PAGES, IO_QUEUES, MEMORY_BUFFER_BYTES, NvmeCells, QUEUE_ENTRIES, VECTORS,
@@ -47,14 +49,14 @@ pub use registers::{BAR_BYTES, PENDING_OFFSET, VECTORS_OFFSET};
 pub use subsystem::{CONTROLLERS, FairShare, NAMESPACES, Persist, Subsystem, SubsystemCells};
 
 use self::admin::Admin;
-use self::cells::Statistics;
-use self::command::State;
+use self::cells::{Part, SHUTDOWN_SLOT, Statistics};
+use self::command::{Event, Next, State, Work, dma_target, media_target};
 use self::control::cmb::MemoryBuffer;
 use self::control::config_space::ConfigSpace;
 use self::control::interrupts::Interrupts;
 use self::control::registers::Registers;
 use self::control::{config_space, registers};
-use self::gate::MediaGate;
+use self::gate::{Admission, MediaGate, media_status};
 use self::io::NvmCommands;
 use self::limit::RateLimit;
 use self::queues::Queues;
@@ -117,7 +119,7 @@ impl<'m> Controller<'m> {
             registers: Registers::new(&cells.registers, journal, config),
             buffer: MemoryBuffer::new(&cells.buffer, &cells.memory_buffer, journal, config.memory_buffer),
             config_space: ConfigSpace::new(&cells.config_space, journal, subsystem.config_layout(index)),
-            interrupts: Interrupts::new(&cells.interrupts, journal),
+            interrupts: Part { cells: &cells.interrupts, journal },
             queues: Queues::new(&cells.submission, &cells.completion, journal),
             shadows: ShadowDoorbells::new(&cells.shadows, journal),
             limit: RateLimit::new(&cells.limit, journal, config.limit),
@@ -137,7 +139,7 @@ impl<'m> Controller<'m> {
 
     /// Why this card last set Controller Fatal Status, for a log; `None` after a reset.
     pub fn failure(&self) -> Option<&'static str> {
-        self.registers.failure()
+        self.registers.failure
     }
 
     /// What the function asks for in its configuration space.
@@ -148,12 +150,13 @@ impl<'m> Controller<'m> {
     /// The time is what it is now.
     fn see(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        self.admin.see(self.now);
+        self.admin.keep_alive.see(self.now, self.admin.features.keep_alive_timer());
     }
 
     /// When the host has to have sent a Keep Alive, if there is a timer.
     fn keep_alive_timeout(&self) -> Option<Instant> {
-        self.admin.keep_alive_timeout().filter(|_| self.registers.is_processing())
+        let timer = self.admin.features.keep_alive_timer();
+        self.admin.keep_alive.timeout(timer).filter(|_| self.registers.is_processing())
     }
 }
 
@@ -197,18 +200,82 @@ impl Function for Controller<'_> {
         }
     }
 
+    /// Commands in line one after the other, each up to its end; an interrupt after the completions it stands for,
+    /// before anything else. The one place that decides the order of everything that leaves.
     fn poll_dma(&mut self, now: Instant, max_payload: usize) -> Option<Dma> {
         self.see(now);
-        self.next_dma(max_payload)
+        if self.registers.csts().cfs() || !self.config_space.bus_master() {
+            return None;
+        }
+        self.serve_waiting();
+        self.serve_saving();
+        self.fetch_entries();
+        loop {
+            if let Some(dma) = self.shadows.next(&self.queues) {
+                return Some(dma);
+            }
+            let Some(slot) = self.table.sending.front() else {
+                if let Some(message) = self.interrupts.take(&self.config_space) {
+                    return Some(message);
+                } else if self.fetch_entries() {
+                    continue;
+                }
+                return None;
+            };
+            let state = self.command(slot).state();
+            if state != State::Complete
+                && let Some(message) = self.interrupts.take(&self.config_space)
+            {
+                return Some(message);
+            }
+            let (dma, next) = match state {
+                State::Fetch => (self.fetch(slot), Ok(Next::Step(Event::Sent))),
+                State::List => (self.pointer(slot).send_list_read(), Ok(Next::Step(Event::Sent))),
+                State::Load => self.pointer(slot).send_data_read(),
+                State::Store => self.pointer(slot).send_data_write(max_payload),
+                State::Complete => match self.post(slot) {
+                    Some(dma) => (dma, Ok(Next::Step(Event::Sent))),
+                    None => continue,
+                },
+                // `step` keeps all others out of the line.
+                other => unreachable!("a command in state {other:?} sends nothing"),
+            };
+            self.follow(slot, next);
+            return Some(dma);
+        }
     }
 
+    /// What is not expected any more is dropped.
     fn handle_dma_data(&mut self, now: Instant, id: DmaId, offset: usize, data: &[u8], last: bool) {
         self.see(now);
-        self.take_dma_data(id, offset, data, last);
+        if ShadowDoorbells::is_read(id) {
+            return self.take_shadow(id, offset, data, last);
+        }
+        let Some((slot, piece)) = dma_target(id, |slot| self.command(slot).uses.get()) else { return };
+        let next = match self.command(slot).state() {
+            State::Fetching => return self.take_entry(slot, offset, data, last),
+            State::Listing => self.pointer(slot).take_list(offset, data, last),
+            State::Load | State::Loading => {
+                self.pointer(slot).take_data((piece, offset), data, last, self.pages)
+            }
+            _ => return,
+        };
+        self.follow(slot, next);
     }
 
+    /// Without its commands a controller cannot go on; without its data a command cannot.
     fn handle_dma_error(&mut self, _now: Instant, id: DmaId, _error: DmaError) {
-        self.take_dma_error(id);
+        if ShadowDoorbells::is_read(id) {
+            return self.shadows.fail(id);
+        }
+        let Some((slot, _)) = dma_target(id, |slot| self.command(slot).uses.get()) else { return };
+        match self.command(slot).state() {
+            State::Fetching => self.registers.fail("a submission queue entry could not be read"),
+            State::Listing | State::Load | State::Loading => {
+                self.follow(slot, Err(Status::DATA_TRANSFER_ERROR));
+            }
+            _ => {}
+        }
     }
 
     fn poll_media(&mut self) -> Option<MediaOp<'_>> {
@@ -218,14 +285,51 @@ impl Function for Controller<'_> {
 
     fn handle_media(&mut self, now: Instant, id: MediaId, result: Result<(), MediaError>) {
         self.see(now);
-        self.take_media_result(id, result);
+        let Some(slot) = media_target(id, |slot| self.command(slot).uses.get()) else { return };
+        let command = self.command(slot);
+        let state = command.state();
+        if !matches!(state, State::Media | State::Orphan) {
+            return;
+        }
+        if result.is_ok() {
+            self.nvm.note_written(command);
+        }
+        match (self.gate.leave(command, result), command.work()) {
+            _ if state == State::Orphan => {
+                self.forget(slot);
+                if slot == SHUTDOWN_SLOT {
+                    self.continue_shutdown();
+                }
+            }
+            ((Ok(()), _), _) => self.end_media(slot),
+            (_, Work::SelfTest) => {
+                let next = self.admin.ended(command, false);
+                self.follow(slot, next);
+            }
+            ((Err(error), is_lost), work) => {
+                self.statistics.media_errors.add(1);
+                let status = media_status(error, command).with_dnr();
+                match work {
+                    Work::Shutdown => self.end_shutdown(false),
+                    _ if is_lost => self.complete_lost(slot, status),
+                    _ => self.complete(slot, 0, status),
+                }
+            }
+        }
+        self.serve_parked();
     }
 
     /// At once when something that commands wait for has come from elsewhere: pages, which others give back too, and
     /// what a step frees can be had only after its commit; a namespace that another controller had alone; what the
     /// owner has kept. Else when a limit lets the next command in, or the host's time to send a Keep Alive is over.
     fn poll_timeout(&self) -> Option<Instant> {
-        if self.can_serve() {
+        let is_kept = |slot| self.subsystem.is_persisted(self.command(slot).list.get()).is_some();
+        let is_free = |slot| self.gate.admission(slot, self.command(slot)) != Admission::Later;
+        let at_once = self.table.has_pages()
+            || (0..).map_while(|position| self.table.parked.get(position)).any(is_free)
+            || (self.table.saving != 0 && self.table.in_state(State::Saving).any(is_kept))
+            || self.admin.can_announce();
+        if at_once {
             return Some(Instant::ZERO);
         }
         let limited = self.queues.has_io_entries() && self.registers.is_processing();
@@ -235,9 +339,15 @@ impl Function for Controller<'_> {
 
     fn handle_timeout(&mut self, now: Instant) {
         self.see(now);
-        self.serve();
+        self.serve_waiting();
+        self.serve_parked();
+        self.serve_saving();
+        if self.admin.can_announce() {
+            self.admin.announce(self.registers.is_processing());
+            self.report_events();
+        }
         if self.keep_alive_timeout().is_some_and(|at| at <= self.now) {
-            self.admin.stop_keep_alive();
+            self.admin.keep_alive.stop();
             self.registers.fail("no keep alive in time");
         }
     }
@@ -267,11 +377,11 @@ impl MediaFunction for Controller<'_> {
     }
 
     fn sending(&self) -> usize {
-        self.table.sending()
+        self.table.sending.len()
     }
 
     fn depends_on_others(&self) -> bool {
-        self.table.parked(0).is_some() || self.table.is_saving() || self.admin.can_announce()
+        self.table.parked.len() > 0 || self.table.saving != 0 || self.admin.can_announce()
     }
 
     fn is_ready(&self) -> bool {

@@ -1,8 +1,10 @@
 //! Asynchronous events (NVMe 2.0 §5.2): of the error, health and notice types.
 
-use base::ledger::{Cell, Journal, Layout};
+use base::ledger::{Cell, Layout};
 use spec::nvme::{AsyncEvent, AsyncEventType, LogPageId};
 use zerocopy::FromBytes;
+
+use crate::nvme::cells::Part;
 
 /// A doorbell that does not exist was written.
 pub(crate) const INVALID_DOORBELL_REGISTER: u32 = 1 << 0;
@@ -33,16 +35,9 @@ pub(crate) struct EventCells {
 }
 
 /// The events of one controller.
-pub(crate) struct Events<'m> {
-    cells: &'m EventCells,
-    journal: Journal<'m>,
-}
+pub(crate) type Events<'m> = Part<'m, EventCells>;
 
-impl<'m> Events<'m> {
-    pub(crate) fn new(cells: &'m EventCells, journal: Journal<'m>) -> Self {
-        Self { cells, journal }
-    }
-
+impl Events<'_> {
     /// An event has happened.
     pub(crate) fn raise(&self, event: u32) {
         self.cells.raised.update(self.journal, |events| events | event);
@@ -55,24 +50,15 @@ impl<'m> Events<'m> {
         self.cells.masked.update(self.journal, |masked| masked & !types);
     }
 
-    /// Whether there is one to be reported.
-    pub(crate) fn is_due(&self) -> bool {
-        self.first_due().is_some()
-    }
-
     /// Takes the next event that is to be reported.
     pub(crate) fn take(&self) -> Option<AsyncEvent> {
-        let (bit, event) = self.first_due()?;
-        self.cells.raised.update(self.journal, |events| events & !bit);
-        self.cells.masked.update(self.journal, |masked| masked | 1 << event.event_type());
-        Some(event)
-    }
-
-    fn first_due(&self) -> Option<(u32, AsyncEvent)> {
         let (events, masked) = (self.cells.raised.get(), self.cells.masked.get());
         let due =
             |(bit, event): &(u32, AsyncEvent)| events & bit != 0 && masked & 1 << event.event_type() == 0;
-        EVENTS.into_iter().find(due)
+        let (bit, event) = EVENTS.into_iter().find(due)?;
+        self.cells.raised.set(self.journal, events & !bit);
+        self.cells.masked.set(self.journal, masked | 1 << event.event_type());
+        Some(event)
     }
 
     /// A controller level reset.

@@ -1,9 +1,11 @@
 //! Features whose values are data: Timestamp, Host Identifier, Host Behavior Support (NVMe 2.0 §5.27.1).
 
 use base::Instant;
-use base::ledger::{Cell, Journal, Layout};
+use base::ledger::{Cell, Layout};
 use spec::nvme::{FeatureId, SetFeatures, Status};
 use zerocopy::FromBytes;
+
+use crate::nvme::cells::Part;
 
 /// Bytes of the values.
 const TIMESTAMP_BYTES: u32 = 8;
@@ -31,16 +33,9 @@ pub(crate) struct FeatureDataCells {
 }
 
 /// What the host has told in data.
-pub(crate) struct FeatureData<'m> {
-    cells: &'m FeatureDataCells,
-    journal: Journal<'m>,
-}
+pub(crate) type FeatureData<'m> = Part<'m, FeatureDataCells>;
 
-impl<'m> FeatureData<'m> {
-    pub(crate) fn new(cells: &'m FeatureDataCells, journal: Journal<'m>) -> Self {
-        Self { cells, journal }
-    }
-
+impl FeatureData<'_> {
     /// Bytes of the data of a feature, if its value is data.
     pub(super) fn bytes(id: FeatureId, dw11: u32) -> Option<u32> {
         match id {

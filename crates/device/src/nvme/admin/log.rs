@@ -9,11 +9,11 @@ use spec::nvme::{
 use zerocopy::little_endian::U128;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use base::ledger::{Cell, Journal, Layout};
+use base::ledger::{Cell, Layout};
 
 use super::Admin;
 use super::features::{Features, TEMPERATURE};
-use crate::nvme::cells::ERRORS;
+use crate::nvme::cells::{ERRORS, Part};
 use crate::nvme::command::CommandCells;
 use crate::nvme::subsystem::cells::NAMESPACES;
 
@@ -137,7 +137,7 @@ impl Admin<'_> {
         log.host_read_commands = count(&statistics.read_commands);
         log.host_write_commands = count(&statistics.write_commands);
         log.media_errors = count(&statistics.media_errors);
-        log.error_log_entries = U128::new(self.errors.count().into());
+        log.error_log_entries = U128::new(self.errors.cells.count.get().into());
         log
     }
 
@@ -188,16 +188,9 @@ pub(crate) struct ErrorLogCells {
 }
 
 /// How commands have failed.
-pub(crate) struct ErrorLog<'m> {
-    cells: &'m ErrorLogCells,
-    journal: Journal<'m>,
-}
+pub(crate) type ErrorLog<'m> = Part<'m, ErrorLogCells>;
 
-impl<'m> ErrorLog<'m> {
-    pub(crate) fn new(cells: &'m ErrorLogCells, journal: Journal<'m>) -> Self {
-        Self { cells, journal }
-    }
-
+impl ErrorLog<'_> {
     /// Notes how a command has failed.
     pub(crate) fn note(&self, command: &CommandCells, status: Status) {
         let (entry, origin, journal) = (command.entry(), command.origin.get(), self.journal);
@@ -212,14 +205,10 @@ impl<'m> ErrorLog<'m> {
         count.update(journal, |count| count + 1);
     }
 
-    fn count(&self) -> u64 {
-        self.cells.count.get()
-    }
-
     /// The log page: the last error first.
     fn page(&self) -> [ErrorLogEntry; ERRORS] {
         let mut log = [ErrorLogEntry::default(); ERRORS];
-        let count = self.count();
+        let count = self.cells.count.get();
         for (back, entry) in (0..count).zip(&mut log) {
             let number = count - back;
             let error = &self.cells.errors[((number - 1) % ERRORS as u64) as usize];

@@ -25,7 +25,7 @@ use self::features::Features;
 use self::keep_alive::KeepAlive;
 use self::log::ErrorLog;
 use self::self_test::SelfTests;
-use super::cells::{NvmeCells, Statistics};
+use super::cells::{NvmeCells, Part, Statistics};
 use super::command::{CommandCells, Next, Work};
 use super::control::config_space::ConfigSpace;
 use super::control::registers::Registers;
@@ -51,7 +51,7 @@ pub(crate) struct Admin<'m> {
     pub(crate) events: Events<'m>,
     pub(crate) errors: ErrorLog<'m>,
     self_tests: SelfTests<'m>,
-    keep_alive: KeepAlive,
+    pub(crate) keep_alive: KeepAlive,
 }
 
 impl<'m> Admin<'m> {
@@ -64,10 +64,10 @@ impl<'m> Admin<'m> {
             pages,
             statistics: &cells.statistics,
             features: Features::new(&cells.features, subsystem, index),
-            feature_data: FeatureData::new(&cells.feature_data, journal),
-            events: Events::new(&cells.events, journal),
-            errors: ErrorLog::new(&cells.errors, journal),
-            self_tests: SelfTests::new(&cells.self_tests, journal),
+            feature_data: Part { cells: &cells.feature_data, journal },
+            events: Part { cells: &cells.events, journal },
+            errors: Part { cells: &cells.errors, journal },
+            self_tests: Part { cells: &cells.self_tests, journal },
             keep_alive: KeepAlive::default(),
         };
         if cells.made.get() == 0 {
@@ -275,28 +275,10 @@ impl<'m> Admin<'m> {
 
     /// Makes an event of that, for a host that is served and wants it.
     pub(crate) fn announce(&self, is_processing: bool) {
-        if !self.can_announce() {
-            return;
-        }
         self.subsystem.controller(self.index).announce.set(self.journal, 0);
         if is_processing && self.features.events().namespace_attribute() {
             self.events.raise(events::NAMESPACE_CHANGED);
         }
-    }
-
-    /// The time is what it is now.
-    pub(crate) fn see(&mut self, now: Instant) {
-        self.keep_alive.see(now, self.features.keep_alive_timer());
-    }
-
-    /// When the host has to have sent a Keep Alive, if there is a timer.
-    pub(crate) fn keep_alive_timeout(&self) -> Option<Instant> {
-        self.keep_alive.timeout(self.features.keep_alive_timer())
-    }
-
-    /// The timer starts anew with whatever comes.
-    pub(crate) fn stop_keep_alive(&mut self) {
-        self.keep_alive.stop();
     }
 
     /// A controller level reset.

@@ -9,11 +9,7 @@ use crate::nvme::command::{Event, Next, State};
 use crate::nvme::queues::QueueMemory;
 
 impl Controller<'_> {
-    pub(in crate::nvme) fn execute_admin(
-        &mut self,
-        slot: u16,
-        entry: &SubmissionEntry,
-    ) -> Result<Next, Status> {
+    pub(crate) fn execute_admin(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<Next, Status> {
         if !self.admin.has_command(entry.admin_opcode()) {
             return Err(Status::INVALID_OPCODE);
         }
@@ -56,7 +52,7 @@ impl Controller<'_> {
     }
 
     /// The list of a queue's pages has been read.
-    pub(in crate::nvme) fn finish_create_queue(&mut self, slot: u16) -> Result<Next, Status> {
+    pub(crate) fn finish_create_queue(&mut self, slot: u16) -> Result<Next, Status> {
         let command = self.command(slot);
         self.queues.take_pages(command, self.registers.cc())?;
         self.create_queue(&command.entry(), QueueMemory::Listed)
@@ -89,15 +85,14 @@ impl Controller<'_> {
     }
 
     /// An event has happened.
-    pub(in crate::nvme) fn raise_event(&mut self, event: u32) {
+    pub(crate) fn raise_event(&mut self, event: u32) {
         self.admin.events.raise(event);
         self.report_events();
     }
 
     /// Tells what there is to tell, as far as the host has asked.
-    pub(in crate::nvme) fn report_events(&mut self) {
-        while self.admin.events.is_due() {
-            let Some(slot) = self.table.in_state(State::Held).next() else { return };
+    pub(crate) fn report_events(&mut self) {
+        while let Some(slot) = self.table.in_state(State::Held).next() {
             let Some(event) = self.admin.events.take() else { return };
             self.complete(slot, event.0, Status::SUCCESS);
         }

@@ -1,12 +1,12 @@
 //! Device Self-test (NVMe 2.0 §5.9): the medium has to answer the read of its first page. Short and extended are the
 //! same, and over when the command completes.
 
-use base::ledger::{Cell, Journal, Layout, PAGE_SIZE};
+use base::ledger::{Cell, Layout, PAGE_SIZE};
 use spec::nvme::{NSID_ALL, SelfTestLog, SelfTestResult, Status, SubmissionEntry};
 use zerocopy::{FromBytes, FromZeros};
 
 use super::Admin;
-use crate::nvme::cells::SELF_TESTS;
+use crate::nvme::cells::{Part, SELF_TESTS};
 use crate::nvme::command::{CommandCells, Next, Target, Work};
 
 /// Self-test Codes.
@@ -37,16 +37,9 @@ pub(crate) struct SelfTestCells {
 }
 
 /// What self-tests have found.
-pub(crate) struct SelfTests<'m> {
-    cells: &'m SelfTestCells,
-    journal: Journal<'m>,
-}
+pub(crate) type SelfTests<'m> = Part<'m, SelfTestCells>;
 
-impl<'m> SelfTests<'m> {
-    pub(crate) fn new(cells: &'m SelfTestCells, journal: Journal<'m>) -> Self {
-        Self { cells, journal }
-    }
-
+impl SelfTests<'_> {
     /// A self-test has ended.
     pub(crate) fn note(&self, entry: &SubmissionEntry, passed: bool) {
         let (count, journal) = (&self.cells.count, self.journal);

@@ -13,7 +13,7 @@ use crate::nvme::queues::{Doorbell, QueueMemory};
 
 impl Controller<'_> {
     /// A dword of the register BAR; `offset` is dword aligned.
-    pub(in crate::nvme) fn read_register(&self, offset: u64) -> u32 {
+    pub(crate) fn read_register(&self, offset: u64) -> u32 {
         match offset {
             PENDING_OFFSET.. => self.interrupts.read_pending((offset - PENDING_OFFSET) as usize),
             VECTORS_OFFSET.. => self.interrupts.read_vector((offset - VECTORS_OFFSET) as usize),
@@ -23,7 +23,7 @@ impl Controller<'_> {
     }
 
     /// Writes a dword of the register BAR; `offset` is dword aligned.
-    pub(in crate::nvme) fn write_register(&mut self, offset: u64, value: u32) {
+    pub(crate) fn write_register(&mut self, offset: u64, value: u32) {
         match offset {
             PENDING_OFFSET.. => {}
             VECTORS_OFFSET.. => self.interrupts.write_vector((offset - VECTORS_OFFSET) as usize, value),
@@ -57,7 +57,7 @@ impl Controller<'_> {
     }
 
     /// Lets CSTS.RDY follow CC.EN: both ways only when the medium has ended everything from before the last reset.
-    pub(in crate::nvme) fn update_ready(&mut self) {
+    pub(crate) fn update_ready(&mut self) {
         let (enabled, csts) = (self.registers.cc().en(), self.registers.csts());
         if enabled == csts.rdy() || csts.cfs() || !self.old_work_has_ended() {
             return;
@@ -89,7 +89,7 @@ impl Controller<'_> {
     }
 
     /// The flush of a shutdown that has been asked for; waits for an earlier one that a reset has orphaned.
-    pub(in crate::nvme) fn continue_shutdown(&mut self) {
+    pub(crate) fn continue_shutdown(&mut self) {
         let command = self.command(SHUTDOWN_SLOT);
         if !self.registers.is_shutting_down() || command.state() != State::Free {
             return;
@@ -101,7 +101,7 @@ impl Controller<'_> {
 
     /// The flush of a shutdown has ended. One that failed never completes the shutdown: no completion queue could tell
     /// of it, so Controller Fatal Status does (NVMe 2.0 §3.1.3.6, §3.6).
-    pub(in crate::nvme) fn end_shutdown(&mut self, flushed: bool) {
+    pub(crate) fn end_shutdown(&mut self, flushed: bool) {
         if !flushed {
             self.registers.fail("the medium has lost something that was to be flushed before the end");
         } else if self.registers.is_shutting_down() {
@@ -114,7 +114,7 @@ impl Controller<'_> {
     /// A controller level reset: queues, commands, features and events go, and what the host
     /// has said of itself. AQA, ASQ, ACQ and the buffer's control stay, and
     /// CSTS.RDY stays until `update_ready` takes it.
-    pub(in crate::nvme) fn reset_controller(&mut self) {
+    pub(crate) fn reset_controller(&mut self) {
         for slot in self.table.busy() {
             self.abandon(slot);
         }
@@ -128,14 +128,14 @@ impl Controller<'_> {
     }
 
     /// Nothing comes from a queue any more, or goes to it.
-    pub(in crate::nvme) fn remove_queue(&mut self, bell: Doorbell) {
+    pub(crate) fn remove_queue(&mut self, bell: Doorbell) {
         self.queues.remove(bell);
         self.shadows.end(bell);
     }
 
     /// A reset of the function, after which its configuration space is what `state` says. Work of the medium goes on,
     /// as orphans, and keeps the controller from becoming ready again.
-    pub(in crate::nvme) fn reset_function(&mut self, state: &ConfigState) {
+    pub(crate) fn reset_function(&mut self, state: &ConfigState) {
         self.reset_controller();
         self.registers.reset_function();
         self.buffer.reset();

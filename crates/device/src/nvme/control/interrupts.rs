@@ -1,12 +1,12 @@
 //! MSI-X: the vector table, the pending bits and the messages (PCIe 6.0 §6.1.4, §7.7.2).
 
 use base::Payload;
-use base::ledger::{Cell, Journal, Layout};
+use base::ledger::{Cell, Layout};
 use pcie::msix::{Delivery, Entry};
 use zerocopy::FromBytes;
 
 use crate::function::Dma;
-use crate::nvme::cells::VECTORS;
+use crate::nvme::cells::{Part, VECTORS};
 use crate::nvme::config_space::ConfigSpace;
 
 /// Dwords of an entry of the vector table.
@@ -39,16 +39,9 @@ pub(crate) struct InterruptCells {
 }
 
 /// The vector table, and which messages are due.
-pub(crate) struct Interrupts<'m> {
-    cells: &'m InterruptCells,
-    journal: Journal<'m>,
-}
+pub(crate) type Interrupts<'m> = Part<'m, InterruptCells>;
 
-impl<'m> Interrupts<'m> {
-    pub(crate) fn new(cells: &'m InterruptCells, journal: Journal<'m>) -> Self {
-        Self { cells, journal }
-    }
-
+impl Interrupts<'_> {
     /// A dword of the vector table.
     pub(crate) fn read_vector(&self, offset: usize) -> u32 {
         let (index, dword) = (offset / 4 / ENTRY_DWORDS, offset / 4 % ENTRY_DWORDS);

@@ -52,7 +52,7 @@ pub(crate) struct Registers<'m> {
     cache: WriteCache,
     has_buffer: bool,
     /// Why this card last set Controller Fatal Status.
-    failure: Option<&'static str>,
+    pub(crate) failure: Option<&'static str>,
 }
 
 /// The admin queues as AQA, ASQ and ACQ say.
@@ -184,11 +184,6 @@ impl<'m> Registers<'m> {
     pub(crate) fn fail(&mut self, why: &'static str) {
         self.failure = Some(why);
         self.set_csts(self.csts().with_cfs(true));
-    }
-
-    /// Why this card last set Controller Fatal Status; `None` after a reset.
-    pub(crate) fn failure(&self) -> Option<&'static str> {
-        self.failure
     }
 
     /// A controller level reset: what the host has said of itself goes. AQA, ASQ and ACQ stay, and CSTS.RDY until the

@@ -1,6 +1,6 @@
 //! The cells of a controller, and how many there are of everything.
 
-use base::ledger::{Bytes, Cell, Counter, Layout, PAGE_SIZE};
+use base::ledger::{Bytes, Cell, Counter, Journal, Layout, PAGE_SIZE};
 use zerocopy::FromBytes;
 
 use crate::nvme::admin::events::EventCells;
@@ -87,6 +87,12 @@ pub struct NvmeCells {
     /// The controller memory buffer. Not logged: a posted write of a step that is taken back is received again with the
     /// same bytes, and what it writes is not live before a doorbell or a command names it.
     pub(crate) memory_buffer: Bytes<MEMORY_BUFFER_BYTES>,
+}
+
+/// A part of the controller that is all in the ledger: its cells, and the log of what changes in them.
+pub(crate) struct Part<'m, C> {
+    pub(crate) cells: &'m C,
+    pub(crate) journal: Journal<'m>,
 }
 
 impl NvmeCells {

@@ -37,21 +37,21 @@ pub(crate) struct CommandTable<'m> {
     journal: Journal<'m>,
     pages: Pages<'m>,
     /// Commands with something to send to the host.
-    sending: Line,
+    pub(crate) sending: Line,
     /// Commands whose completion queue is full.
     held: Line,
     /// Commands that wait for pages.
     waiting: Line,
     /// Commands whose media work this card has not given out.
-    media: Line,
+    pub(crate) media: Line,
     /// How many of the first of those write what a dead card may have written half.
     redo: usize,
     /// Commands whose namespace is another command's alone.
-    parked: Line,
+    pub(crate) parked: Line,
     /// Commands that wait for the owner to keep what they have changed.
-    saving: usize,
+    pub(crate) saving: usize,
     /// Entries on their way.
-    fetching: usize,
+    pub(crate) fetching: usize,
     /// The pages of the last `MediaOp`.
     media_pages: [PageIndex; DATA_PAGES],
 }
@@ -261,26 +261,6 @@ impl<'m> CommandTable<'m> {
             && self.in_state(State::Orphan).any(|slot| self.command(slot).origin.get().sq == queue)
     }
 
-    /// Entries on their way.
-    pub(crate) fn fetching(&self) -> usize {
-        self.fetching
-    }
-
-    /// Whether commands wait for the owner to keep what they have changed.
-    pub(crate) fn is_saving(&self) -> bool {
-        self.saving != 0
-    }
-
-    /// The first command with something to send.
-    pub(crate) fn first_sending(&self) -> Option<u16> {
-        self.sending.front()
-    }
-
-    /// How many commands have something to send.
-    pub(crate) fn sending(&self) -> usize {
-        self.sending.len()
-    }
-
     /// There is no room for a completion: it waits for the doorbell.
     pub(crate) fn hold(&mut self, slot: u16) {
         self.sending.remove(slot);
@@ -297,16 +277,6 @@ impl<'m> CommandTable<'m> {
                 self.held.push(slot);
             }
         }
-    }
-
-    /// The commands whose namespace is another command's alone, first come first.
-    pub(crate) fn parked(&self, position: usize) -> Option<u16> {
-        self.parked.get(position)
-    }
-
-    /// How many commands wait for the medium.
-    pub(crate) fn waiting_for_media(&self) -> usize {
-        self.media.len()
     }
 
     /// The bytes that the next work moves that this card has not given out; 0 for work without data.

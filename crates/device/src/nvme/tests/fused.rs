@@ -1,7 +1,8 @@
 //! The fused operation Compare and Write: the pair, what is no pair, and nobody in between.
 
-use spec::nvme::{FusedOperation, NvmOpcode};
+use spec::nvme::{FusedOperation, NvmOpcode, SglDescriptor, SglType};
 
+use super::sgls::with_sgl;
 use super::*;
 
 const NEW: u64 = DATA + 0x1_0000;
@@ -82,6 +83,20 @@ fn what_is_no_pair_has_its_status() {
             submit_all(rig, 1, &entries);
             assert_eq!(outcome(rig, 1), expected, "{entries:?}");
         }
+        rig.assert_idle();
+    });
+}
+
+/// A list in the controller memory buffer is read at once: the second half has ended before it was looked at.
+#[test]
+fn a_first_half_that_fails_at_once_takes_the_second_with_it() {
+    with_rig(config(), |rig| {
+        rig.start();
+        let [first, second] = halves(0, 1);
+        let too_short = SglDescriptor::new(SglType::LAST_SEGMENT, BUFFER + 0x4_0000, 16);
+        submit_all(rig, 1, &[with_sgl(first, too_short), second]);
+        let expected = [(1, Status::DATA_SGL_LENGTH_INVALID), (2, Status::ABORTED_FAILED_FUSED)];
+        assert_eq!(outcome(rig, 1), expected);
         rig.assert_idle();
     });
 }

@@ -5,7 +5,7 @@ use spec::nvme::{SglDescriptor, SglType};
 
 use super::*;
 
-fn with_sgl(mut entry: SubmissionEntry, first: SglDescriptor) -> SubmissionEntry {
+pub(super) fn with_sgl(mut entry: SubmissionEntry, first: SglDescriptor) -> SubmissionEntry {
     let raw = first.as_bytes();
     entry.flags |= 0x40;
     entry.with_prps(
