@@ -2,7 +2,6 @@
 //! what agents do about what their cards tell them, as `io::agent` and the program's roles do it: who uses what is lent
 //! becomes durable, and whoever has given everything back ends.
 
-use base::Instant;
 use base::ids::Incarnation;
 use link::Tenancy;
 use node::agent::{Beat, Effect, Exit, Rest, Unfinished};
@@ -10,7 +9,6 @@ use node::{Card, CardEvent, Refusal};
 
 use crate::cards::LONGEST_START;
 use crate::checkers::names;
-use crate::checkers::single_owner::Life;
 use crate::client::Orphan;
 use crate::identity::holder_of;
 use crate::marks::Mark;
@@ -22,31 +20,26 @@ const SIGKILL: i32 = 9;
 impl World<'_> {
     /// The agent of a node has something to do now.
     pub(crate) fn wake_agent(&mut self, node: usize) {
-        self.schedule_agent(node, self.now);
+        self.schedule_agent(node, self.clock.now);
     }
 
     pub(crate) fn schedule_agent(&mut self, node: usize, at: u64) {
-        let this = &mut self.nodes[node];
-        if this.agent_wake.is_none_or(|known| at < known) {
-            this.agent_wake = Some(at);
-            self.schedule(at.saturating_sub(self.now), Event::Agent(node));
+        if self.nodes[node].agent_wake.set(at) {
+            self.clock.at(at, Event::Agent(node));
         }
     }
 
     pub(crate) fn run_agent(&mut self, node: usize) {
         let this = &mut self.nodes[node];
-        if this.agent_wake.is_some_and(|at| at <= self.now) {
-            this.agent_wake = None;
-            if !this.is_away {
-                this.agent.handle_timeout(Instant::from_nanos(self.now));
-                self.drive_agent(node);
-            }
+        if this.agent_wake.rings(self.clock.now) && !this.is_away {
+            this.agent.handle_timeout(self.clock.instant());
+            self.drive_agent(node);
         }
     }
 
     /// The card of a node is dead.
     pub(crate) fn tell_exit(&mut self, node: usize) {
-        self.nodes[node].agent.handle_exit(Instant::from_nanos(self.now), Exit::Signal(SIGKILL));
+        self.nodes[node].agent.handle_exit(self.clock.instant(), Exit::Signal(SIGKILL));
         self.drive_agent(node);
     }
 
@@ -56,7 +49,7 @@ impl World<'_> {
             self.perform(node, effect);
         }
         while let Some(event) = self.nodes[node].agent.poll_event() {
-            self.log.note(format_args!("agent {node}: {event:?}"));
+            self.report.log.note(format_args!("agent {node}: {event:?}"));
         }
         if let Some(at) = self.nodes[node].agent.poll_timeout() {
             self.schedule_agent(node, at.as_nanos());
@@ -64,7 +57,7 @@ impl World<'_> {
     }
 
     fn perform(&mut self, node: usize, effect: Effect) {
-        let (now, has_requests) = (Instant::from_nanos(self.now), node == LENDER && self.in_rings() > 0);
+        let (now, has_requests) = (self.clock.instant(), node == LENDER && self.in_rings() > 0);
         let agent = &mut self.nodes[node].agent;
         let after = match effect {
             Effect::Start { .. } if self.random.chance(900) => self.random.range(200_000, 6_000_000),
@@ -90,11 +83,11 @@ impl World<'_> {
             }
             Effect::Look => {
                 // No card hangs here: each moment it has made another turn.
-                let beat = Beat { turns: self.now, rest: Rest::Awake };
+                let beat = Beat { turns: self.clock.now, rest: Rest::Awake };
                 return agent.handle_beat(now, beat, || None);
             }
         };
-        self.schedule(after, Event::Performed(node, self.nodes[node].life, effect));
+        self.clock.after(after, Event::Performed(node, self.nodes[node].life, effect));
     }
 
     /// What an agent wanted done is, if it still lives.
@@ -107,10 +100,7 @@ impl World<'_> {
             Effect::Drain { .. } => self.disks_had_time(node),
             Effect::StoreTenancy { loan, tenancy } => self.tenancy_was_written(*loan, *tenancy),
             Effect::StoreHolder(holder) => {
-                let this = &mut self.nodes[node];
-                this.holders.retain(|known| known.key != holder.key);
-                this.holders.push(*holder);
-                this.agent.handle_holder_stored(Instant::from_nanos(self.now), holder.node(), Ok(()));
+                self.nodes[node].keep_holder(self.clock.instant(), *holder);
                 self.drive_agent(node);
             }
             // The others take no time.
@@ -124,10 +114,10 @@ impl World<'_> {
             self.drain_rings();
         }
         let in_flight = self.in_rings() as u32;
-        self.marks.set_if(Mark::DiskSlow, in_flight > 0);
+        self.report.marks.set_if(Mark::DiskSlow, in_flight > 0);
         let unfinished = Unfinished { in_flight, why: String::new() };
         let result = if in_flight == 0 { Ok(()) } else { Err(unfinished) };
-        self.nodes[node].agent.handle_drained(Instant::from_nanos(self.now), result);
+        self.nodes[node].agent.handle_drained(self.clock.instant(), result);
         self.drive_agent(node);
     }
 
@@ -137,7 +127,7 @@ impl World<'_> {
             match event {
                 CardEvent::Tenant(loan, tenancy) => self.tenant_changes(loan, tenancy),
                 CardEvent::Located(holder) => {
-                    let now = Instant::from_nanos(self.now);
+                    let now = self.clock.instant();
                     self.nodes[node].agent.handle_located(now, holder);
                     self.drive_agent(node);
                 }
@@ -151,15 +141,15 @@ impl World<'_> {
                 }
                 CardEvent::MediaFault(drive) => self.report_loss(drive),
                 CardEvent::Refused(loan, refusal) if node != LENDER => {
-                    self.marks.set(Mark::Refused);
+                    self.report.marks.set(Mark::Refused);
                     if let Refusal::Twin { .. } = refusal {
-                        self.marks.set(Mark::TwinRefused);
-                        let life = self.life_of(node);
+                        self.report.marks.set(Mark::TwinRefused);
+                        let life = self.nodes[node].who();
                         self.loans.iter_mut().for_each(|lent| lent.take_over.is_twin(life));
                     }
                     if let Refusal::Outdated { seen } = refusal {
-                        self.marks.set(Mark::Outdated);
-                        let now = Instant::from_nanos(self.now);
+                        self.report.marks.set(Mark::Outdated);
+                        let now = self.clock.instant();
                         self.nodes[node].agent.handle_outdated(now, loan, seen.0);
                         self.drive_agent(node);
                     }
@@ -192,19 +182,19 @@ impl World<'_> {
         for node in 1..NODES {
             lent.outrun[node] |= Some(node) != taker;
         }
-        self.nodes[LENDER].agent.handle_tenant(Instant::from_nanos(self.now), loan, tenancy);
+        self.nodes[LENDER].agent.handle_tenant(self.clock.instant(), loan, tenancy);
         self.drive_agent(LENDER);
     }
 
     /// The state folder has it, or could not be written.
     fn tenancy_was_written(&mut self, loan: usize, tenancy: Tenancy) {
-        let fails = self.calm_since.is_none() && self.random.chance(30);
-        self.marks.set_if(Mark::TenancyUnsaved, fails);
+        let fails = !self.faults.are_over() && self.random.chance(30);
+        self.report.marks.set_if(Mark::TenancyUnsaved, fails);
         if !fails {
             self.change_tenant(loan, tenancy);
         }
         let result = if fails { Err("no space".to_owned()) } else { Ok(()) };
-        self.nodes[LENDER].agent.handle_tenancy_stored(Instant::from_nanos(self.now), loan, result);
+        self.nodes[LENDER].agent.handle_tenancy_stored(self.clock.instant(), loan, result);
         self.drive_agent(LENDER);
         if self.nodes[LENDER].card.is_some() {
             self.service(LENDER);
@@ -217,7 +207,7 @@ impl World<'_> {
                 "the card is told of tenancy {} of loan {loan}, which is not durable",
                 tenancy.number
             );
-            self.fail(names::SINGLE_OWNER, what);
+            self.report.fail(names::SINGLE_OWNER, what);
         }
         self.act(LENDER, |card, now| card.set_tenancy(now, loan, tenancy));
     }
@@ -230,12 +220,12 @@ impl World<'_> {
     }
 
     fn tell_incarnation(&mut self, node: usize, loan: usize, incarnation: u64) {
-        self.log.event(self.now, Some(node), "raised", loan as u64, incarnation);
+        self.report.log.event(self.clock.now, Some(node), "raised", loan as u64, incarnation);
         self.act(node, |card, now| card.raise_incarnation(now, loan, Incarnation(incarnation)));
     }
 
     fn change_tenant(&mut self, loan: usize, tenancy: Tenancy) {
-        self.log.event(self.now, Some(LENDER), "tenant", loan as u64, tenancy.number);
+        self.report.log.event(self.clock.now, Some(LENDER), "tenant", loan as u64, tenancy.number);
         let former = self.loans[loan].holder;
         self.loans[loan].tenancy = tenancy;
         self.loans[loan].tenancies.push(tenancy);
@@ -244,24 +234,18 @@ impl World<'_> {
             self.loans[loan].taken_again[holder] = self.loans[loan].shared.tick;
         }
         let Some(former) = former.filter(|former| self.loans[loan].holder != Some(*former)) else { return };
-        self.marks.set(Mark::TenantChanged);
-        let is_hold_over = self.loans[loan].owner.is_hold_over(self.now, former);
-        self.marks.set_if(Mark::HoldOver, is_hold_over);
+        self.report.marks.set(Mark::TenantChanged);
+        let is_hold_over = self.loans[loan].owner.is_hold_over(self.clock.now, former);
+        self.report.marks.set_if(Mark::HoldOver, is_hold_over);
         self.loans[loan].displaced[former] = true;
         self.lose_kept(former, loan);
         // What its clients wait for has happened by now, or not before the next one is served.
-        let who = self.life_of(former);
-        let shared = &mut self.loans[loan].shared;
-        for (seat, client) in &self.clients {
-            if (seat.node, seat.loan) == (former, loan) {
-                client.abandon_writes(shared, who);
-            }
-        }
+        self.clients.abandon_writes(loan, self.nodes[former].who(), &mut self.loans[loan].shared);
     }
 
     /// What a borrower kept until it is flushed is gone, with its ledger or because another one has the drive.
     pub(crate) fn lose_kept(&mut self, node: usize, loan: usize) {
-        let who = self.life_of(node);
+        let who = self.nodes[node].who();
         let blocks = 0..self.loans[loan].drive.blocks;
         let shared = &mut self.loans[loan].shared;
         shared.tick += 1;
@@ -279,30 +263,18 @@ impl World<'_> {
         let was_told = core::mem::replace(&mut lent.told[node], lent.tenancy.number) == lent.tenancy.number;
         if !core::mem::take(&mut lent.displaced[node]) && !was_outrun {
             // The card before this one may have died right after it said so, before it served anything again.
-            if was_told && !self.is_served_again(node, loan) {
+            if was_told && !self.clients.are_served(node, loan, self.loans[loan].taken_again[node]) {
                 return;
             }
             let what = format!("node {node} was told that another one has used loan {loan}, and nobody has");
-            self.fail(names::SINGLE_OWNER, what);
+            self.report.fail(names::SINGLE_OWNER, what);
         }
-        self.log.event(self.now, Some(node), "overtaken", loan as u64, 0);
+        self.report.log.event(self.clock.now, Some(node), "overtaken", loan as u64, 0);
         if self.loans[loan].holder == Some(node) {
             self.lose_kept(node, loan);
         }
         let lent = &mut self.loans[loan];
         lent.has_lost[node] = true;
         lent.taken_again[node] = lent.shared.tick + 1;
-    }
-
-    /// Whether what a client has asked since the node was told that another one has used the drive was served.
-    fn is_served_again(&self, node: usize, loan: usize) -> bool {
-        let since = self.loans[loan].taken_again[node];
-        let its = self.clients.iter().filter(|(seat, _)| (seat.node, seat.loan) == (node, loan));
-        its.map(|(_, client)| client.served_of).any(|asked_at| asked_at >= since)
-    }
-
-    /// The present life of a node.
-    pub(crate) fn life_of(&self, node: usize) -> Life {
-        Life { node, number: self.nodes[node].life }
     }
 }

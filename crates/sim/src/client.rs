@@ -121,10 +121,38 @@ pub(crate) struct Client {
 }
 
 impl Shared {
+    /// Another moment.
+    pub(crate) fn next_tick(&mut self) -> u64 {
+        self.tick += 1;
+        self.tick
+    }
+
     /// Another request, of a client of `who`.
     pub(crate) fn begin_request(&mut self, who: Life) {
         self.requests += 1;
         self.authors.push(who);
+    }
+
+    /// A new borrower is served: writes of its predecessors have happened by now, or never will.
+    pub(crate) fn end_orphans_of_others(&mut self, who: Life) {
+        self.end_orphans(|orphan| orphan.who != who);
+    }
+
+    /// What a borrower's card knows to have no client has happened by now, or never will.
+    pub(crate) fn end_orphans_of(&mut self, who: Life) {
+        self.tick += 1;
+        self.end_orphans(|orphan| orphan.who == who);
+    }
+
+    fn end_orphans(&mut self, ends: impl Fn(&Orphan) -> bool) {
+        let (model, tick) = (&mut self.model, self.tick);
+        self.orphans.retain(|orphan| {
+            let has_ended = ends(orphan);
+            if has_ended {
+                model.abandoned_ended(orphan.request, orphan.blocks.clone(), tick);
+            }
+            !has_ended
+        });
     }
 
     /// Who has sent a request; nobody has sent zeroes.

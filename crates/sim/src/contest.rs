@@ -5,7 +5,6 @@
 use base::times::HOLD;
 
 use crate::checkers::names;
-use crate::client::Seat;
 use crate::random::Random;
 use crate::world::{BORROWER, Event, LENDER, RIVAL, World};
 
@@ -66,23 +65,23 @@ impl World<'_> {
         let (late, first) = (contest.random.below(20_000_000), contest.random.range(2_000_000, 20_000_000));
         if contest.random.chance(500) {
             self.nodes[RIVAL].is_away = true;
-            self.schedule(late, Event::Return(RIVAL));
+            self.clock.after(late, Event::Return(RIVAL));
         }
-        self.schedule(first, Event::Contest);
+        self.clock.after(first, Event::Contest);
     }
 
     /// What the borrowers do next.
     pub(crate) fn next_move(&mut self) {
         let Some(contest) = &mut self.contest else { return };
-        let is_calm = self.calm_since.is_some();
+        let is_calm = self.faults.are_over();
         let after = if is_calm { 20_000_000 } else { contest.random.range(5_000_000, 60_000_000) };
         if is_calm {
             self.settle();
-        } else if contest.moves > 0 && contest.away_until <= self.now {
+        } else if contest.moves > 0 && contest.away_until <= self.clock.now {
             contest.moves -= 1;
             self.make_move();
         }
-        self.schedule(after, Event::Contest);
+        self.clock.after(after, Event::Contest);
     }
 
     fn make_move(&mut self) {
@@ -94,8 +93,8 @@ impl World<'_> {
         if contest.long > 0
             && contest.random.chance(600)
             && let Some(holder) = self.loans[loan].holder
-            && self.wants(holder, loan)
-            && self.wants(BORROWER + RIVAL - holder, loan)
+            && self.clients.want(holder, loan)
+            && self.clients.want(BORROWER + RIVAL - holder, loan)
         {
             let Some(contest) = &mut self.contest else { return };
             contest.long -= 1;
@@ -126,7 +125,7 @@ impl World<'_> {
 
     /// Somebody is not to be reached for so long.
     fn wait(&mut self, lasts: u64) {
-        let until = self.now + lasts;
+        let until = self.clock.now + lasts;
         if let Some(contest) = &mut self.contest {
             contest.away_until = contest.away_until.max(until);
         }
@@ -140,12 +139,12 @@ impl World<'_> {
         }
         this.agent.handle_shut_down();
         this.gives_back = vec![true; self.loans.len()];
-        self.log.event(self.now, Some(node), "leave", 0, 0);
-        let life = self.life_of(node);
+        self.report.log.event(self.clock.now, Some(node), "leave", 0, 0);
+        let life = self.nodes[node].who();
         for lent in &mut self.loans {
             lent.owner.gives_back(life);
         }
-        self.schedule(GIVE_BACK, Event::Gone(node, life.number));
+        self.clock.after(GIVE_BACK, Event::Gone(node, life.number));
         self.drive_agent(node);
         if self.nodes[node].card.is_some() {
             self.service(node);
@@ -155,15 +154,17 @@ impl World<'_> {
     /// A loan was given back, or there was nothing to give back.
     pub(crate) fn given_back(&mut self, node: usize, loan: usize, has_lost: bool) {
         if !self.nodes[node].agent.is_shutting_down() {
-            return self.fail(names::ASSERTION, format!("node {node} has given loan {loan} back unasked"));
+            return self
+                .report
+                .fail(names::ASSERTION, format!("node {node} has given loan {loan} back unasked"));
         }
-        self.log.event(self.now, Some(node), "back", loan as u64, has_lost.into());
+        self.report.log.event(self.clock.now, Some(node), "back", loan as u64, has_lost.into());
         self.nodes[node].gives_back[loan] = false;
         if self.loans[loan].holder == Some(node) {
             self.loans[loan].shared.model.given_back();
         }
         if self.nodes[node].gives_back.iter().all(|open| !open) {
-            self.schedule(100_000, Event::Gone(node, self.nodes[node].life));
+            self.clock.after(100_000, Event::Gone(node, self.nodes[node].life));
         }
     }
 
@@ -180,16 +181,15 @@ impl World<'_> {
         if self.nodes[node].is_away {
             return;
         }
-        self.log.event(self.now, Some(node), "gone", self.nodes[node].life, lasts);
+        self.report.log.event(self.clock.now, Some(node), "gone", self.nodes[node].life, lasts);
         self.nodes[node].is_away = true;
         self.lose_ledger(node);
         let Some(contest) = &mut self.contest else { return };
         if contest.random.chance(100) {
-            let clients = self.clients.iter_mut().filter(|(seat, _)| seat.node == node);
-            clients.for_each(|(_, client)| client.give_up());
-        } else if self.calm_since.is_none() {
+            self.clients.give_up(node);
+        } else if !self.faults.are_over() {
             self.wait(lasts);
-            self.schedule(lasts, Event::Return(node));
+            self.clock.after(lasts, Event::Return(node));
         }
     }
 
@@ -198,10 +198,8 @@ impl World<'_> {
             return;
         }
         self.wake_agent(node);
-        for client in 0..self.clients.len() {
-            if self.clients[client].0.node == node {
-                self.schedule(1_000_000, Event::Think(client));
-            }
+        for client in self.clients.at(node) {
+            self.clock.after(1_000_000, Event::Think(client));
         }
     }
 
@@ -212,8 +210,8 @@ impl World<'_> {
         }
         self.wait(lasts);
         self.network.islands[node] = true;
-        self.log.event(self.now, Some(node), "island", lasts, 0);
-        self.schedule(lasts, Event::Join(node));
+        self.report.log.event(self.clock.now, Some(node), "island", lasts, 0);
+        self.clock.after(lasts, Event::Join(node));
     }
 
     /// The lender's program is killed and started again; its machine, and what its files have, stay.
@@ -228,22 +226,17 @@ impl World<'_> {
             let other = BORROWER + RIVAL - node;
             let loans = 0..self.loans.len();
             let is_waited_for = |loan: usize| {
-                self.loans[loan].holder == Some(node) && !self.wants(node, loan) && self.wants(other, loan)
+                self.loans[loan].holder == Some(node)
+                    && !self.clients.want(node, loan)
+                    && self.clients.want(other, loan)
             };
             if self.nodes[node].is_away {
-                if loans.clone().any(|loan| self.wants(node, loan)) {
+                if loans.clone().any(|loan| self.clients.want(node, loan)) {
                     self.start_program(node);
                 }
             } else if loans.clone().any(is_waited_for) {
                 self.give_everything_back(node);
             }
         }
-    }
-
-    /// Whether clients of a node have something left to do with a loan.
-    fn wants(&self, node: usize, loan: usize) -> bool {
-        self.clients
-            .iter()
-            .any(|(seat, client)| *seat == Seat { node, loan, area: loan } && !client.is_done())
     }
 }

@@ -1,9 +1,10 @@
 //! What goes wrong, and when.
 
-use base::Instant;
 use link::Tenancy;
 
+use crate::checkers::names;
 use crate::death::Switch;
+use crate::edge::Edge;
 use crate::identity::{holder_of, life_of_id};
 use crate::marks::Mark;
 use crate::media::Media;
@@ -27,6 +28,8 @@ pub(crate) struct Faults {
     long_cuts: bool,
     /// Virtual time after which faults end in any case.
     end: u64,
+    /// When they have ended.
+    pub(crate) over_since: Option<u64>,
 }
 
 impl Faults {
@@ -34,7 +37,15 @@ impl Faults {
         let pause = [1_500_000, 4_000_000, 12_000_000][random.index(3)];
         let reboots = if random.chance(400) { random.range(1, 3) as u32 } else { 0 };
         let long_cuts = random.chance(150);
-        Self { random, pause, reboots, reboots_often: false, long_cuts, end: 30_000_000_000 }
+        Self {
+            random,
+            pause,
+            reboots,
+            reboots_often: false,
+            long_cuts,
+            end: 30_000_000_000,
+            over_since: None,
+        }
     }
 
     /// For worlds of which there are few: with guests, whose drivers would have to begin anew after a long silence, and
@@ -50,6 +61,11 @@ impl Faults {
     pub(crate) fn reboot_often(&mut self) {
         self.reboots_often = true;
         self.reboots += 4;
+    }
+
+    /// Everything passes, and everybody lives, from now on.
+    pub(crate) fn are_over(&self) -> bool {
+        self.over_since.is_some()
     }
 
     /// Lets a card die some time.
@@ -70,18 +86,18 @@ impl World<'_> {
     /// One fault, and the next one's date; or the end of all.
     pub(crate) fn fault(&mut self) {
         if self.is_besieged() {
-            return self.schedule(1_000_000, Event::Fault);
+            return self.clock.after(1_000_000, Event::Fault);
         }
         let total: u32 = self
             .clients
-            .iter()
+            .all()
             .map(|(_, client)| client.left + client.ended + client.in_flight() as u32)
             .chain(self.guests.iter().map(|guest| guest.left + guest.ended + guest.in_flight() as u32))
             .sum();
-        let ended = self.clients.iter().map(|(_, client)| client.ended);
+        let ended = self.clients.all().map(|(_, client)| client.ended);
         let ended: u32 = ended.chain(self.guests.iter().map(|guest| guest.ended)).sum();
-        let waits = self.contest.as_ref().is_some_and(|contest| contest.is_waiting(self.now));
-        if !waits && (ended * 100 >= total * 85 || self.now > self.faults.end) {
+        let waits = self.contest.as_ref().is_some_and(|contest| contest.is_waiting(self.clock.now));
+        if !waits && (ended * 100 >= total * 85 || self.clock.now > self.faults.end) {
             return self.calm();
         }
         match self.faults.random.below(100) {
@@ -102,7 +118,7 @@ impl World<'_> {
         }
         let pause = if waits { LONG_PAUSE } else { self.faults.pause };
         let after = self.faults.random.range(pause / 4, pause * 2);
-        self.schedule(after, Event::Fault);
+        self.clock.after(after, Event::Fault);
     }
 
     /// Any borrower's card.
@@ -148,11 +164,11 @@ impl World<'_> {
             self.faults.long_cuts = random.chance(500);
         }
         self.each_rail(rails, |cuts| *cuts += 1);
-        self.log.event(self.now, None, "cut", rails, lasts);
+        self.report.log.event(self.clock.now, None, "cut", rails, lasts);
         let both = (0..RAILS).all(|rail| (0..2).any(|node| self.network.cuts[node][rail] > 0));
-        self.marks.set_if(Mark::BothRailsCut, both);
-        self.marks.set_if(Mark::OneWayCut, rails.count_ones() == 1);
-        self.schedule(lasts, Event::Mend(rails));
+        self.report.marks.set_if(Mark::BothRailsCut, both);
+        self.report.marks.set_if(Mark::OneWayCut, rails.count_ones() == 1);
+        self.clock.after(lasts, Event::Mend(rails));
     }
 
     /// Bit `2 * node + rail` stands for what `node` sends on `rail`: bits 0 and 2 are rail 0, bits 1 and 3 rail 1.
@@ -173,7 +189,7 @@ impl World<'_> {
     }
 
     pub(crate) fn mend(&mut self, rails: u64) {
-        self.log.event(self.now, None, "mend", rails, 0);
+        self.report.log.event(self.clock.now, None, "mend", rails, 0);
         self.each_rail(rails, |cuts| *cuts = cuts.saturating_sub(1));
     }
 
@@ -186,8 +202,14 @@ impl World<'_> {
             let frame = if forged { self.network.forge() } else { self.network.replay() };
             let Some(frame) = frame else { return };
             let after = self.faults.random.below(2_000_000);
-            self.log.event(self.now, None, if forged { "forged" } else { "old" }, frame.to as u64, after);
-            self.schedule(after, Event::Arrival(frame));
+            self.report.log.event(
+                self.clock.now,
+                None,
+                if forged { "forged" } else { "old" },
+                frame.to as u64,
+                after,
+            );
+            self.clock.after(after, Event::Arrival(frame));
         }
     }
 
@@ -195,13 +217,12 @@ impl World<'_> {
     fn leave(&mut self) {
         let loan = self.faults.random.index(self.loans.len());
         let node = self.any_borrower();
-        let sockets = &self.nodes[node].sockets[loan];
-        let slots: Vec<usize> = (0..sockets.len()).filter(|&slot| sockets[slot].is_some()).collect();
+        let slots: Vec<usize> = self.clients.connected(node, loan).collect();
         if slots.is_empty() {
             return;
         }
         let slot = slots[self.faults.random.index(slots.len())];
-        self.hang_up(node, loan, slot);
+        self.hang_up(Edge { node, loan, slot });
         if !self.dies_here(node) && self.act(node, |card, now| card.edge_closed(now, loan, slot)) {
             self.service(node);
         }
@@ -221,7 +242,7 @@ impl World<'_> {
             self.reboot_lender();
         } else {
             self.lose_ledger(node);
-            self.marks.set(Mark::BorrowerReboot);
+            self.report.marks.set(Mark::BorrowerReboot);
         }
     }
 
@@ -230,12 +251,34 @@ impl World<'_> {
         let is_machine = self.media.as_mut().is_none_or(Media::loses_power)
             && self.volatile.as_mut().is_none_or(Volatile::loses_power);
         self.begin_anew(LENDER, is_machine);
-        self.marks.set(Mark::LenderReboot);
+        self.report.marks.set(Mark::LenderReboot);
         if is_machine {
             self.lose_power();
         }
         self.guests.iter_mut().for_each(|guest| guest.lender_rebooted = true);
         self.look_at_images();
+    }
+
+    /// The lending node has lost its power.
+    fn lose_power(&mut self) {
+        self.media.iter_mut().for_each(Media::forget_errors);
+        if let Some(volatile) = &mut self.volatile {
+            volatile.lose_power();
+        }
+        for loan in 0..self.loans.len() {
+            let lent = &mut self.loans[loan];
+            lent.unmarked.clear();
+            let lost = lent.disk.power_off(&mut self.random);
+            self.report.marks.set_if(Mark::CacheLost, lost);
+            let tick = lent.shared.next_tick();
+            let verdict = lent.shared.model.power_failed(lent.disk.blocks(), tick);
+            if !self.guests.is_empty() {
+                // Nobody writes anything again.
+                lent.shared.model.mended();
+            }
+            self.report.judge(names::DURABILITY, verdict);
+            self.forget_drive(loan);
+        }
     }
 
     /// A node's program is killed, and its next life begins with the next card.
@@ -262,22 +305,23 @@ impl World<'_> {
         for loan in 0..self.loans.len() {
             if node == LENDER {
                 self.loans[loan].disk.end_half();
-                self.loans[loan].owner.lender_began(self.now);
+                self.loans[loan].owner.lender_began(self.clock.now);
                 let holder = holder(&self.loans[loan].tenancy);
-                self.loans[loan].take_over.lender_began(self.now, holder, &known, &twins);
+                self.loans[loan].take_over.lender_began(self.clock.now, holder, &known, &twins);
                 self.loans[loan].unmarked.clear();
             } else {
-                (0..node::EDGE_CONNECTIONS).for_each(|slot| self.hang_up(node, loan, slot));
+                (0..node::EDGE_CONNECTIONS).for_each(|slot| self.hang_up(Edge { node, loan, slot }));
                 if self.loans[loan].holder == Some(node) {
                     self.lose_kept(node, loan);
                 }
             }
         }
         if node == LENDER {
-            self.reopen_media();
+            self.media.iter_mut().for_each(|media| media.reopen(&mut self.loans));
         }
-        self.nodes[node].begin_life(self.arena, self.rules, Instant::from_nanos(self.now));
-        self.log.event(self.now, Some(node), "boot", self.nodes[node].incarnation, 0);
+        self.nodes[node].begin_life(self.arena, self.clock.instant());
+        self.watch.life_began(node);
+        self.report.log.event(self.clock.now, Some(node), "boot", self.nodes[node].incarnation, 0);
         self.wake_agent(node);
     }
 }

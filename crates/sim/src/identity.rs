@@ -2,7 +2,6 @@
 //! rival is a copy of the borrower: two nodes with one identity, both alive. And somebody repeats first messages of a
 //! life that is long over.
 
-use base::Instant;
 use base::ids::{Incarnation, LifeId, RailId};
 use base::times::{HANDSHAKE_RETRY_MAX, REFUSAL_PAUSE};
 use link::Tenancy;
@@ -94,7 +93,7 @@ impl World<'_> {
         }
         self.faults.reboot_often();
         self.record_old();
-        self.schedule(30_000_000, Event::OldMessages);
+        self.clock.after(30_000_000, Event::OldMessages);
     }
 
     /// Records what a life has sent that ended before everything.
@@ -102,7 +101,7 @@ impl World<'_> {
         let mut config = self.card_config(BORROWER);
         let life = Life { node: BORROWER, number: 0 };
         (config.incarnation, config.life) = (Incarnation(0), life_id(life));
-        let now = Instant::from_nanos(self.now);
+        let now = self.clock.instant();
         let memory = config.new_memory(self.arena);
         let mut card = Card::new(memory, None, config, now).expect("the memory was made for it");
         let mut old = Vec::new();
@@ -142,9 +141,9 @@ impl World<'_> {
             frames.push((identity.random.below(WITHIN), frame));
         }
         let again = identity.random.range(50_000_000, 900_000_000);
-        frames.into_iter().for_each(|(after, frame)| self.schedule(after, Event::Arrival(frame)));
-        if self.calm_since.is_none() {
-            self.schedule(again, Event::OldMessages);
+        frames.into_iter().for_each(|(after, frame)| self.clock.after(after, Event::Arrival(frame)));
+        if !self.faults.are_over() {
+            self.clock.after(again, Event::OldMessages);
         }
     }
 
@@ -159,15 +158,15 @@ impl World<'_> {
         if !is_met {
             return;
         }
-        self.marks.set(Mark::OldRefused);
-        let (now, cards) = (self.now, self.nodes[LENDER].cards);
+        self.report.marks.set(Mark::OldRefused);
+        let (now, cards) = (self.clock.now, self.nodes[LENDER].cards);
         let Some(identity) = &mut self.identity else { return };
         let last = identity.refused[usize::from(rail)].replace((now, cards));
         let is_early =
             |(at, card): (u64, u64)| card == cards && u128::from(now - at) < REFUSAL_PAUSE.as_nanos();
         if let Some((at, _)) = last.filter(|last| is_early(*last)) {
             let what = format!("who repeats old messages is refused after {} us again", (now - at) / 1000);
-            self.fail(names::REFUSALS, what);
+            self.report.fail(names::REFUSALS, what);
         }
     }
 
@@ -185,8 +184,8 @@ impl World<'_> {
         if self.nodes[node].folder >= self.nodes[node].incarnation {
             return;
         }
-        self.marks.set(Mark::FolderRestored);
-        self.log.event(self.now, Some(node), "restored", self.nodes[node].folder, 0);
+        self.report.marks.set(Mark::FolderRestored);
+        self.report.log.event(self.clock.now, Some(node), "restored", self.nodes[node].folder, 0);
         if node == LENDER {
             self.restore_tenancies();
         }
@@ -219,7 +218,7 @@ impl World<'_> {
             return;
         }
         self.network.islands[other] = false;
-        self.marks.set(Mark::OfferLate);
+        self.report.marks.set(Mark::OfferLate);
         for fate in fates {
             if let Fate::Arrives(after, _) = fate {
                 *after += identity.random.below(150_000_000);
@@ -241,13 +240,13 @@ impl World<'_> {
 
     fn check_taker(&mut self, loan: usize, tenancy: &Tenancy, taker: Life) {
         let is_twin = self.nodes[taker.node].identity.id() == tenancy.node;
-        match self.loans[loan].take_over.changes(self.now, taker) {
+        match self.loans[loan].take_over.changes(self.clock.now, taker) {
             Ok(Some(former)) if is_twin && self.nodes[former.node].identity.id() == tenancy.node => {
-                self.marks.set_if(Mark::TwinTookOver, taker.node != former.node);
+                self.report.marks.set_if(Mark::TwinTookOver, taker.node != former.node);
                 self.loans[loan].owner.gives_back(former);
             }
             Ok(_) => {}
-            Err(what) if is_twin => self.fail(names::TAKE_OVER, what),
+            Err(what) if is_twin => self.report.fail(names::TAKE_OVER, what),
             Err(_) => {}
         }
     }

@@ -1,17 +1,22 @@
 //! A loan, as the world sees it: a drive, its disk, and who has it.
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 
+use device::MediaKind;
 use link::Protection;
-use node::Tenancy;
+use node::{MediaWork, Tenancy};
 
 use crate::checkers::disk_model::DiskModel;
-use crate::checkers::single_owner::{Life, SingleOwner};
+use crate::checkers::names;
+use crate::checkers::single_owner::{Change, Life, SingleOwner};
 use crate::checkers::take_over::TakeOver;
-use crate::client::{Drive, Shared};
-use crate::disk::Disk;
+use crate::client::{Drive, Excuse, Shared};
+use crate::disk::{Disk, author};
+use crate::marks::Mark;
 use crate::media::Trouble;
 use crate::random::Random;
+use crate::report::Report;
 use crate::world::{BORROWER, NODES};
 
 /// How a lent disk is driven.
@@ -96,6 +101,46 @@ impl Loan<'_> {
     /// How long the borrower lets a request wait: for ever, or so short that many fail.
     pub(crate) fn io_timeout(&self) -> Duration {
         if self.drive.impatient { Duration::from_millis(150) } else { Duration::from_secs(3600) }
+    }
+
+    /// Which requests of a borrower's clients may fail.
+    pub(crate) fn excuse(&self, node: usize, is_shutting_down: bool) -> Excuse {
+        let is_displaced = (self.displaced[node] || self.has_lost[node]) && self.holder != Some(node);
+        if is_shutting_down || is_displaced {
+            return Excuse { before: u64::MAX, flushes: true };
+        }
+        Excuse { before: self.taken_again[node], flushes: self.has_lost[node] }
+    }
+
+    /// Work for its disk takes effect: its borrower has the function.
+    pub(crate) fn check_owner(
+        &mut self,
+        now: u64,
+        work: &MediaWork<'_>,
+        borrower: Option<Life>,
+        report: &mut Report,
+    ) {
+        let Some(borrower) = borrower.filter(|_| work.kind != MediaKind::Flush) else { return };
+        let mut lives = BTreeSet::from([borrower]);
+        // Whose data a write has, it says itself.
+        if work.kind == MediaKind::Write {
+            let block = self.drive.block as usize;
+            let mut bytes = Vec::with_capacity(work.len as usize);
+            for span in work.spans() {
+                let start = bytes.len();
+                bytes.resize(start + span.len(), 0);
+                span.read(&mut bytes[start..]);
+            }
+            let first = work.offset / block as u64;
+            let requests = (first..).zip(bytes.chunks(block)).filter_map(|(lba, bytes)| author(lba, bytes));
+            lives.extend(requests.filter_map(|request| self.shared.author(request)));
+        }
+        for life in lives {
+            match self.owner.effect(now, life) {
+                Ok(change) => report.marks.set_if(Mark::HoldOver, change == Change::HoldOver),
+                Err(what) => report.fail(names::SINGLE_OWNER, what),
+            }
+        }
     }
 
     /// Blocks and their bytes, and whether there is a memory buffer.

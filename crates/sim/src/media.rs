@@ -6,19 +6,24 @@
 //! kept in its state folder; and that of the operator, who says `device clear` some time after the card has said that
 //! something is lost.
 
+mod errors;
+mod trouble;
+
 use std::collections::VecDeque;
 
-use base::Rule;
 use base::ledger::Journal;
 use device::{MediaError, MediaKind};
-use node::{Card, MediaWork};
+use node::{Card, MediaWork, Persist};
 
+use self::errors::Errors;
+pub(crate) use self::trouble::{Asks, Failure, Trouble};
 use crate::checkers::names;
 use crate::loans::{DiskMode, Loan};
-use crate::marks::Mark;
+use crate::log::Log;
+use crate::marks::{Mark, Marks};
 use crate::random::Random;
+use crate::report::Report;
 use crate::slot::has_guests;
-use crate::world::{Event, LENDER, World};
 
 /// Told from other seeds.
 const MEDIA: u64 = 0x3ed1_a000_0000;
@@ -70,124 +75,27 @@ struct Record {
     clears: u64,
 }
 
-/// Errors of writing back, and what the open file descriptions have told of them: Linux's `errseq_t`.
-#[derive(Default)]
-struct Errors {
-    count: u64,
-    /// Somebody was told of the last one.
-    is_seen: bool,
-    description: u64,
-    witness: u64,
+/// What has become of a record that was to be kept.
+pub(crate) struct Written {
+    pub(crate) version: u64,
+    pub(crate) is_kept: bool,
+    /// It says that something is lost.
+    pub(crate) is_lost: bool,
 }
 
-impl Errors {
-    fn note(&mut self) {
-        self.count += 1;
-        self.is_seen = false;
-    }
-
-    /// A flush: whether there was an error since the last one.
-    fn flush(&mut self) -> bool {
-        let is_told = core::mem::replace(&mut self.description, self.count) != self.count;
-        self.is_seen |= is_told;
-        is_told
-    }
-
-    fn ask_witness(&mut self) -> bool {
-        let is_told = core::mem::replace(&mut self.witness, self.count) != self.count;
-        self.is_seen |= is_told;
-        is_told
-    }
-
-    /// The file is opened again: what nobody was told is still to be told.
-    fn open(&mut self) {
-        self.description = self.count - u64::from(self.count > 0 && !self.is_seen);
-        self.witness = self.description;
-    }
-
-    fn is_pending(&self) -> bool {
-        self.description != self.count || self.witness != self.count
-    }
+/// Whether a record says that something is lost.
+fn says_lost(record: Option<&Vec<u8>>) -> bool {
+    record.and_then(|bytes| bytes.get(FAULT_AT)).is_some_and(|flags| flags & FAULT != 0)
 }
 
-/// What a medium excuses of its users' requests, and demands.
-#[derive(Clone, Copy)]
-pub(crate) struct Trouble {
-    /// Flushes may fail that began before this tick.
-    pub(crate) flushes_before: u64,
-    /// Flushes that began at this tick or later fail, until an operator has cleared the drive.
-    pub(crate) fails_from: u64,
-    /// Reads and writes that have failed for want of space; and for other reasons.
-    pub(crate) full: u32,
-    pub(crate) failures: u32,
-    /// The borrower's driver has lost something, which it will say at a flush.
-    pub(crate) has_lost: bool,
-    /// When the last flush began that has succeeded, and was not looked at.
-    pub(crate) flushed: Option<u64>,
-    /// A flush that began then has failed, and was not looked at.
-    pub(crate) failed: Option<u64>,
-}
-
-impl Default for Trouble {
-    fn default() -> Self {
-        Self {
-            flushes_before: 0,
-            fails_from: u64::MAX,
-            full: 0,
-            failures: 0,
-            has_lost: false,
-            flushed: None,
-            failed: None,
-        }
-    }
-}
-
-/// How a request has failed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// There was no space.
-    Full,
-    /// Any other error of the medium.
-    Error,
-    /// The same, or it took too long: nobody can tell.
-    ErrorOrLate,
-}
-
-/// What a request wants of its medium.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
-    Flush,
-    /// A write that is to be durable.
-    Both,
-    Else,
-}
-
-impl Trouble {
-    /// Whether a request that began at `start` may have failed. What the medium has failed itself explains one request
-    /// only.
-    pub(crate) fn explains(&mut self, asks: Asks, start: u64, failure: Failure) -> bool {
-        let is_own = asks != Asks::Else && self.has_lost;
-        let flushes = asks != Asks::Else && start < self.flushes_before;
-        if failure != Failure::Full && (is_own || flushes) {
-            let is_news = asks == Asks::Flush && !is_own;
-            self.failed = is_news.then_some(start).or(self.failed);
-            return true;
-        }
-        let left = if failure == Failure::Full { &mut self.full } else { &mut self.failures };
-        let is_failure = asks != Asks::Flush && *left > 0;
-        *left -= u32::from(is_failure && failure != Failure::ErrorOrLate);
-        is_failure
-    }
-
-    /// A flush that began at `start`, or what implies one, has succeeded.
-    pub(crate) fn allows_success(&self, start: u64) -> Result<(), String> {
-        if start < self.fails_from {
-            return Ok(());
-        }
-        let since = self.fails_from;
-        Err(format!(
-            "began at {start} and has succeeded, though the medium has lost something, and since {since} that is kept"
-        ))
+impl Medium<'_> {
+    /// Nobody has anything to tell of it any more.
+    fn is_clean(&self) -> bool {
+        !self.errors.is_pending()
+            && !self.has_lost
+            && self.left == 0
+            && !says_lost(self.record.as_ref())
+            && self.writing.is_empty()
     }
 }
 
@@ -235,7 +143,7 @@ impl<'w> Media<'w> {
     }
 
     /// Does a piece of work as the kernel does it. A flush is for the whole medium.
-    fn execute(
+    fn perform(
         &mut self,
         loans: &mut [Loan<'w>],
         work: &MediaWork<'w>,
@@ -299,215 +207,154 @@ impl<'w> Media<'w> {
         }
         dropped
     }
-}
 
-/// Whether a record says that something is lost.
-fn says_lost(record: Option<&Vec<u8>>) -> bool {
-    record.and_then(|bytes| bytes.get(FAULT_AT)).is_some_and(|flags| flags & FAULT != 0)
-}
-
-impl<'w> World<'w> {
     /// Does a piece of work for a disk.
     pub(crate) fn execute(
         &mut self,
-        area: usize,
+        loans: &mut [Loan<'w>],
         work: &MediaWork<'w>,
         journal: Journal<'w>,
+        marks: &mut Marks,
     ) -> Result<(), MediaError> {
-        let Some(media) = &mut self.media else {
-            self.loans[area].disk.execute(work, journal);
-            return Ok(());
-        };
-        let result = media.execute(&mut self.loans, work, journal);
-        let trouble = &mut self.loans[work.loan].shared.trouble;
+        let result = self.perform(loans, work, journal);
+        let trouble = &mut loans[work.loan].shared.trouble;
         match result {
             Err(MediaError::NoSpace) => trouble.full += 1,
             Err(_) if work.kind != MediaKind::Flush => trouble.failures += 1,
             _ => {}
         }
-        let drive = media.drive_of(work.loan);
-        let is_suspect = media.drives[drive].is_suspect;
-        self.marks.set_if(Mark::MediumFailed, result.is_err());
-        if is_suspect {
-            self.each_loan_of(drive, |loan| loan.shared.trouble.flushes_before = u64::MAX);
+        marks.set_if(Mark::MediumFailed, result.is_err());
+        let drive = self.drive_of(work.loan);
+        if self.drives[drive].is_suspect {
+            self.each_loan(drive, loans, |loan| loan.shared.trouble.flushes_before = u64::MAX);
         }
         result
     }
 
     /// A card asks for a flush: true if the disk has one, and this one waits for the next.
     pub(crate) fn waits_for_flush(&mut self, work: &MediaWork<'w>) -> bool {
-        let Some(media) = self.media.as_mut().filter(|_| work.kind == MediaKind::Flush) else { return false };
-        let drive = media.drive_of(work.loan);
-        let [served, next] = &mut media.drives[drive].flushes;
+        let drive = self.drive_of(work.loan);
+        let [served, next] = &mut self.drives[drive].flushes;
         let waits = !served.is_empty();
         if waits { next } else { served }.push(*work);
         waits
     }
 
-    /// The ring has ended a piece of work: whom its result is for, and who is served next.
+    /// The ring has ended a flush: whom its result is for, and who is served next.
     pub(crate) fn flush_ended(
         &mut self,
         work: &MediaWork<'w>,
     ) -> (Vec<MediaWork<'w>>, Option<MediaWork<'w>>) {
-        let Some(media) = self.media.as_mut().filter(|_| work.kind == MediaKind::Flush) else {
-            return (vec![*work], None);
-        };
-        let drive = media.drive_of(work.loan);
-        let [served, next] = &mut media.drives[drive].flushes;
+        let drive = self.drive_of(work.loan);
+        let [served, next] = &mut self.drives[drive].flushes;
         let ended = core::mem::replace(served, core::mem::take(next));
         (ended, served.first().copied())
     }
 
-    /// Whether the card dies when it is about to be told that a flush has failed.
-    pub(crate) fn dies_hearing(&mut self, work: &MediaWork<'w>, result: Result<(), MediaError>) -> bool {
-        let fails = work.kind == MediaKind::Flush && result.is_err() && self.calm_since.is_none();
-        let dies = fails && self.media.as_mut().is_some_and(|media| media.random.chance(DEATHS));
-        if dies {
-            self.bury(LENDER);
-        }
-        dies
+    /// A card is about to be told that a flush has failed: whether it dies.
+    pub(crate) fn kills(&mut self) -> bool {
+        self.random.chance(DEATHS)
     }
 
     /// A result in the ring that no card has taken.
-    pub(crate) fn leave_result(&mut self, work: &MediaWork<'w>, result: Result<(), MediaError>) {
-        let Some(media) = &mut self.media else { return };
-        let tells = match result {
-            Ok(()) => false,
-            Err(error) => work.kind == MediaKind::Flush || error == MediaError::Lost,
-        };
-        let drive = media.drive_of(work.loan);
-        media.drives[drive].left += u32::from(tells);
+    pub(crate) fn leave_result(&mut self, work: &MediaWork<'w>, error: MediaError) {
+        let drive = self.drive_of(work.loan);
+        let tells = work.kind == MediaKind::Flush || error == MediaError::Lost;
+        self.drives[drive].left += u32::from(tells);
     }
 
     /// The lender's card is dead, and with it what it remembers.
-    pub(crate) fn forget_flushes(&mut self) {
-        for medium in self.media.iter_mut().flat_map(|media| &mut media.drives) {
-            medium.flushes = Default::default();
-        }
+    pub(crate) fn card_died(&mut self) {
+        self.drives.iter_mut().for_each(|medium| medium.flushes = Default::default());
     }
 
     /// The lender's agent is about to start a card, and asks its witnesses.
     pub(crate) fn ask_witnesses(&mut self) {
-        for medium in self.media.iter_mut().flat_map(|media| &mut media.drives) {
-            medium.has_lost |= medium.errors.ask_witness();
-        }
+        self.drives.iter_mut().for_each(|medium| medium.has_lost |= medium.errors.ask_witness());
     }
 
-    /// A new card of the lender hears what earlier ones were told, before it serves anything. False if it dies of that.
-    pub(crate) fn tell_losses(&mut self) -> bool {
-        let drives = self.media.as_ref().map_or(0, |media| media.drives.len());
-        for drive in 0..drives {
-            let orders = self.media.as_ref().map_or(0, |media| media.drives[drive].orders);
-            if orders > 0 && !self.act(LENDER, |card, now| card.clear_fault(now, drive, orders)) {
-                return false;
-            }
-            while let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive])
-                && (medium.left > 0 || medium.has_lost)
-                && self.rules.has(Rule::HeedTheDead)
-            {
-                self.marks.set(Mark::LossInherited);
-                if !self.act(LENDER, |card, now| card.note_fault(now, drive)) {
-                    return false;
-                }
-                let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive]) else { break };
-                medium.left = medium.left.saturating_sub(1);
-                if medium.left == 0 {
-                    break;
-                }
-            }
-        }
-        true
+    /// What a new card is told: how often an operator has cleared the drive, and how often it hears of a loss that
+    /// earlier ones were told of.
+    pub(crate) fn inheritance(&self, drive: usize) -> (u64, u32) {
+        let medium = &self.drives[drive];
+        (medium.orders, medium.left.max(medium.has_lost.into()))
+    }
+
+    /// It has heard of one.
+    pub(crate) fn is_told(&mut self, drive: usize) {
+        let medium = &mut self.drives[drive];
+        medium.left = medium.left.saturating_sub(1);
     }
 
     /// The lender's program has ended, and opens its images again.
-    pub(crate) fn reopen_media(&mut self) {
-        for drive in 0..self.media.as_ref().map_or(0, |media| media.drives.len()) {
-            let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive]) else { return };
+    pub(crate) fn reopen(&mut self, loans: &mut [Loan<'w>]) {
+        for drive in 0..self.drives.len() {
+            let medium = &mut self.drives[drive];
             let is_lost = says_lost(medium.record.as_ref());
             let is_forgotten = medium.is_suspect && medium.errors.is_seen && !is_lost;
             medium.errors.open();
             medium.writing.clear();
             medium.orders = 0;
             (medium.has_lost, medium.left, medium.is_reported, medium.is_unkept) = (false, 0, false, false);
+            medium.is_suspect |= is_lost;
             if is_forgotten {
                 // Whoever was told of the last error has ended before that was kept. Borrowers that live write again
                 // what they keep.
-                self.each_loan_of(drive, |loan| loan.disk.forget_lost());
+                self.each_loan(drive, loans, |loan| loan.disk.forget_lost());
             }
-            let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive]) else { return };
-            medium.is_suspect |= is_lost;
-            self.demand_failure(drive, is_lost);
-            self.settle_suspicion(drive);
+            self.demand_failure(drive, loans, is_lost);
+            self.settle_suspicion(drive, loans, None);
         }
     }
 
     /// Its machine has lost its power: what was not told never will be.
     pub(crate) fn forget_errors(&mut self) {
-        for medium in self.media.iter_mut().flat_map(|media| &mut media.drives) {
-            medium.errors = Errors::default();
-        }
+        self.drives.iter_mut().for_each(|medium| medium.errors = Errors::default());
     }
 
-    /// What a card of the lender wants kept.
-    pub(crate) fn serve_records(&mut self) {
-        if self.media.is_none() {
-            return;
-        }
-        while let Some((drive, persist)) = self.nodes[LENDER].card.as_mut().and_then(Card::poll_persist) {
-            let Some(media) = &mut self.media else { return };
-            let (after, medium) = (media.random.range(20_000, 3_000_000), &mut media.drives[drive]);
-            let (version, bytes) = (persist.version, persist.bytes);
-            medium.writing.push_back(Record { version, bytes, clears: medium.clears });
-            self.schedule(after, Event::Kept(drive));
-        }
+    /// A card of the lender wants something kept: how long that takes.
+    pub(crate) fn keep(&mut self, drive: usize, persist: Persist) -> u64 {
+        let medium = &mut self.drives[drive];
+        let (version, bytes) = (persist.version, persist.bytes);
+        medium.writing.push_back(Record { version, bytes, clears: medium.clears });
+        self.random.range(20_000, 3_000_000)
     }
 
-    /// The state folder has what a card wanted kept.
-    pub(crate) fn record_is_durable(&mut self, drive: usize) {
-        let is_calm = self.calm_since.is_some();
-        let Some(media) = &mut self.media else { return };
-        let is_kept = is_calm || !media.random.chance(80);
-        let medium = &mut media.drives[drive];
-        let Some(record) = medium.writing.pop_front() else { return };
-        let is_present = record.clears == medium.clears;
-        let is_lost = says_lost(Some(&record.bytes));
+    /// The state folder has what a card wanted kept, or could not be written.
+    pub(crate) fn write_record(
+        &mut self,
+        drive: usize,
+        loans: &mut [Loan<'w>],
+        is_calm: bool,
+    ) -> Option<Written> {
+        let is_kept = is_calm || !self.random.chance(80);
+        let medium = &mut self.drives[drive];
+        let Record { version, bytes, clears } = medium.writing.pop_front()?;
+        let is_lost = says_lost(Some(&bytes));
         if is_kept {
-            medium.record = Some(record.bytes);
+            medium.record = Some(bytes);
         }
         medium.is_unkept = is_lost && !is_kept;
-        let what = if is_kept { "kept" } else { "unkept" };
-        self.log.event(self.now, Some(LENDER), what, record.version, is_lost.into());
-        if is_present {
-            self.demand_failure(drive, is_lost);
+        if clears == medium.clears {
+            self.demand_failure(drive, loans, is_lost);
         }
-        if self.act(LENDER, |card, now| card.handle_persisted(now, drive, record.version, is_kept)) {
-            self.service(LENDER);
-        }
+        Some(Written { version, is_kept, is_lost })
     }
 
-    /// The agent has found that somebody else has written to the images while it has them.
-    pub(crate) fn note_altered(&mut self) {
-        for drive in 0..self.media.as_ref().map_or(0, Media::drives) {
-            let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive]) else { return };
-            (medium.has_lost, medium.is_suspect) = (true, true);
-            self.settle_suspicion(drive);
-            self.act(LENDER, |card, now| card.note_fault(now, drive));
-        }
-        if self.nodes[LENDER].card.is_some() {
-            self.service(LENDER);
-        }
+    /// The agent has found that somebody else has written to an image while it has it.
+    pub(crate) fn note_altered(&mut self, drive: usize, loans: &mut [Loan<'w>]) {
+        (self.drives[drive].has_lost, self.drives[drive].is_suspect) = (true, true);
+        self.settle_suspicion(drive, loans, None);
     }
 
-    fn each_loan_of(&mut self, drive: usize, mut act: impl FnMut(&mut Loan<'w>)) {
-        let Some(media) = &self.media else { return };
-        for loan in (0..self.loans.len()).filter(|loan| media.drive_of(*loan) == drive) {
-            act(&mut self.loans[loan]);
-        }
+    fn each_loan(&self, drive: usize, loans: &mut [Loan<'w>], act: impl FnMut(&mut Loan<'w>)) {
+        let is_its = |(loan, _): &(usize, &mut Loan<'w>)| self.drive_of(*loan) == drive;
+        loans.iter_mut().enumerate().filter(is_its).map(|(_, loan)| loan).for_each(act);
     }
 
     /// Each flush that begins from now on fails; or need not any more.
-    fn demand_failure(&mut self, drive: usize, demands: bool) {
-        self.each_loan_of(drive, |loan| {
+    fn demand_failure(&self, drive: usize, loans: &mut [Loan<'w>], demands: bool) {
+        self.each_loan(drive, loans, |loan| {
             let shared = &mut loan.shared;
             shared.trouble.fails_from = match demands {
                 true => shared.trouble.fails_from.min(shared.tick + 1),
@@ -516,28 +363,20 @@ impl<'w> World<'w> {
         });
     }
 
-    /// The card says that a medium has lost something: an operator hears of it.
-    pub(crate) fn report_loss(&mut self, drive: usize) {
-        let Some(media) = &mut self.media else {
-            return self
-                .fail(names::MEDIA, "a medium that never fails is said to have lost something".into());
-        };
-        self.marks.set(Mark::LossReported);
-        if !core::mem::replace(&mut media.drives[drive].is_reported, true) {
-            let after = media.random.range(2_000_000, 150_000_000);
-            self.schedule(after, Event::Clear(drive));
-        }
+    /// An operator hears of a loss, and looks after so long, if he has not heard before.
+    pub(crate) fn report_loss(&mut self, drive: usize) -> Option<u64> {
+        let was_reported = core::mem::replace(&mut self.drives[drive].is_reported, true);
+        (!was_reported).then(|| self.random.range(2_000_000, 150_000_000))
     }
 
-    /// An operator has looked, takes what is lost for lost, and clears the drive.
-    pub(crate) fn clear_medium(&mut self, drive: usize) {
-        let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive]) else { return };
-        if !medium.is_reported {
-            return;
-        }
-        if self.nodes[LENDER].card.is_none() {
-            return self.schedule(5_000_000, Event::Clear(drive));
-        }
+    /// An operator has heard of a loss, and not looked yet.
+    pub(crate) fn is_reported(&self, drive: usize) -> bool {
+        self.drives[drive].is_reported
+    }
+
+    /// An operator has looked, takes what is lost for lost, and clears the drive: the how-manieth order that is.
+    pub(crate) fn clear(&mut self, drive: usize, loans: &mut [Loan<'w>]) -> u64 {
+        let medium = &mut self.drives[drive];
         medium.is_reported = false;
         medium.clears += 1;
         medium.orders += 1;
@@ -547,49 +386,44 @@ impl<'w> World<'w> {
         // Whichever card hears it: what fails from now on tells of something new.
         medium.is_suspect = medium.errors.is_pending() || medium.left > 0;
         let is_suspect = medium.is_suspect;
-        self.log.event(self.now, None, "clear", drive as u64, 0);
-        self.demand_failure(drive, false);
-        self.each_loan_of(drive, |loan| {
+        self.demand_failure(drive, loans, false);
+        self.each_loan(drive, loans, |loan| {
             loan.accept_losses();
             if !is_suspect {
                 loan.shared.trouble.flushes_before = loan.shared.tick + 1;
             }
         });
-        if self.act(LENDER, |card, now| card.clear_fault(now, drive, order)) {
-            self.service(LENDER);
-        }
+        order
     }
 
-    /// The kernel's turn at a medium.
-    pub(crate) fn turn_medium(&mut self, drive: usize) {
-        let Some(media) = &mut self.media else { return };
-        if self.calm_since.is_some() {
-            media.drives[drive].is_bad = false;
+    /// The kernel's turn at a medium: when the next one is.
+    pub(crate) fn take_turn(
+        &mut self,
+        drive: usize,
+        loans: &mut [Loan<'w>],
+        (card, is_calm): (Option<&Card<'_>>, bool),
+        log: &Log,
+    ) -> u64 {
+        let after = self.random.range(500_000, 6_000_000);
+        if is_calm {
+            self.drives[drive].is_bad = false;
+        } else {
+            for (loan, block) in self.turn(drive, loans) {
+                log.note(format_args!("block {block} of loan {loan} is dropped"));
+                loans[loan].drop_block(block);
+            }
         }
-        let after = media.random.range(500_000, 6_000_000);
-        let dropped = if self.calm_since.is_none() { media.turn(drive, &mut self.loans) } else { Vec::new() };
-        for (loan, block) in dropped {
-            self.log.note(format_args!("block {block} of loan {loan} is dropped"));
-            self.loans[loan].drop_block(block);
-        }
-        self.settle_suspicion(drive);
-        self.schedule(after, Event::Medium(drive));
+        self.settle_suspicion(drive, loans, card);
+        after
     }
 
     /// Whether a flush may still fail for what a medium has lost.
-    fn settle_suspicion(&mut self, drive: usize) {
-        let card = self.nodes[LENDER].card.as_ref();
-        let has_fault = card.is_none_or(|card| card.has_fault(drive));
-        let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive]) else { return };
-        let is_clean = !has_fault
-            && !medium.errors.is_pending()
-            && !medium.has_lost
-            && medium.left == 0
-            && !says_lost(medium.record.as_ref())
-            && medium.writing.is_empty();
-        medium.is_suspect &= !is_clean;
+    fn settle_suspicion(&mut self, drive: usize, loans: &mut [Loan<'w>], card: Option<&Card<'_>>) {
+        let has_no_fault = card.is_some_and(|card| !card.has_fault(drive));
+        let medium = &mut self.drives[drive];
+        medium.is_suspect &= !(has_no_fault && medium.is_clean());
         let is_suspect = medium.is_suspect;
-        self.each_loan_of(drive, |loan| {
+        self.each_loan(drive, loans, |loan| {
             let shared = &mut loan.shared;
             let trouble = &mut shared.trouble;
             if is_suspect {
@@ -601,22 +435,18 @@ impl<'w> World<'w> {
     }
 
     /// Whether nobody has anything left to do with the media.
-    pub(crate) fn media_are_quiet(&self) -> bool {
-        let card = self.nodes[LENDER].card.as_ref();
-        self.media.iter().flat_map(|media| media.drives.iter().enumerate()).all(|(drive, medium)| {
+    pub(crate) fn are_quiet(&self, card: Option<&Card<'_>>) -> bool {
+        self.drives.iter().enumerate().all(|(drive, medium)| {
             medium.writing.is_empty()
                 && !medium.is_reported
                 && card.is_some_and(|card| !card.has_fault(drive))
         })
     }
 
-    /// What requests that have ended say of a medium.
-    pub(crate) fn judge_flushes(&mut self, loan: usize) {
-        let Some(media) = &self.media else { return };
-        let drive = media.drive_of(loan);
-        let medium = &media.drives[drive];
+    /// What requests that have ended say of the medium of a loan.
+    pub(crate) fn judge_flushes(&self, loan: usize, lent: &mut Loan<'w>, report: &mut Report) {
+        let medium = &self.drives[self.drive_of(loan)];
         let keeps = says_lost(medium.record.as_ref()) || medium.is_unkept;
-        let lent = &mut self.loans[loan];
         let trouble = &mut lent.shared.trouble;
         let (flushed, failed) = (trouble.flushed.take(), trouble.failed.take());
         if let Some(start) = failed
@@ -626,25 +456,24 @@ impl<'w> World<'w> {
         {
             let what =
                 format!("loan {loan}: a flush that began at {start} has failed, and nothing of that is kept");
-            return self.fail(names::MEDIA, what);
+            return report.fail(names::MEDIA, what);
         }
         if let Some(what) = flushed.and_then(|start| lent.lost_behind(start)) {
-            self.fail(names::DURABILITY, format!("loan {loan}: {what}"));
-        }
-    }
-
-    /// The driver of a borrower says how much it has lost, ever.
-    pub(crate) fn watch_losses(&mut self, loan: usize, lost: u64) {
-        let lent = &mut self.loans[loan];
-        if lost > core::mem::replace(&mut lent.lost, lost) {
-            lent.shared.trouble.has_lost = true;
-            lent.shared.tick += 1;
-            lent.shared.model.kept_lost(lent.shared.tick);
+            report.fail(names::DURABILITY, format!("loan {loan}: {what}"));
         }
     }
 }
 
 impl Loan<'_> {
+    /// The driver of its borrower says how much it has lost, ever.
+    pub(crate) fn note_lost(&mut self, lost: u64) {
+        if lost > core::mem::replace(&mut self.lost, lost) {
+            self.shared.trouble.has_lost = true;
+            let tick = self.shared.next_tick();
+            self.shared.model.kept_lost(tick);
+        }
+    }
+
     /// The kernel drops a block that it could not write back.
     fn drop_block(&mut self, block: usize) {
         let shared = &mut self.shared;
@@ -673,44 +502,5 @@ impl Loan<'_> {
         Some(format!(
             "a flush that began at {start} has succeeded, and block {block} has lost what request {request} wrote"
         ))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_is_told_once_a_description() {
-        let mut errors = Errors::default();
-        errors.open();
-        assert!(!errors.flush() && !errors.ask_witness());
-        errors.note();
-        errors.note();
-        assert!(errors.flush() && !errors.flush());
-        assert!(errors.ask_witness() && !errors.ask_witness());
-        errors.note();
-        errors.open();
-        assert!(errors.flush() && errors.ask_witness(), "nobody was told before");
-        errors.open();
-        assert!(!errors.flush() && !errors.ask_witness());
-        errors.note();
-        assert!(errors.flush());
-        errors.open();
-        assert!(!errors.ask_witness(), "somebody was told");
-    }
-
-    #[test]
-    fn a_request_that_took_too_long_uses_up_no_failure_of_the_medium() {
-        let mut trouble = Trouble { full: 1, failures: 1, ..Trouble::default() };
-        assert!(trouble.explains(Asks::Else, 1, Failure::ErrorOrLate));
-        assert!(
-            trouble.explains(Asks::Else, 2, Failure::Error)
-                && !trouble.explains(Asks::Else, 3, Failure::Error)
-        );
-        assert!(
-            trouble.explains(Asks::Else, 4, Failure::Full) && !trouble.explains(Asks::Else, 5, Failure::Full)
-        );
-        assert!(!trouble.explains(Asks::Else, 6, Failure::ErrorOrLate));
     }
 }

@@ -7,9 +7,7 @@ use std::collections::VecDeque;
 
 use base::ids::{Incarnation, NodeId};
 
-use crate::checkers::freshness::Origin;
 use crate::marks::Mark;
-use crate::network::{Frame, Network};
 use crate::random::Random;
 use crate::world::{Event, World};
 
@@ -48,6 +46,23 @@ impl Neighbours {
     pub(crate) fn shares(&self, node: usize) -> bool {
         self.memory.told[node]
     }
+
+    /// `node` writes a frame: for whom, and after how long that one looks.
+    pub(crate) fn write(&mut self, node: usize, frame: &[u8]) -> (usize, u64) {
+        let to = 1 - node;
+        let ring = &mut self.memory.rings[to];
+        if ring.len() < FRAMES {
+            ring.push_back(frame.to_vec());
+        }
+        // Whoever is awake sees it at once; whoever sleeps, or has no processor, later.
+        let slow = self.random.chance(20);
+        (to, self.random.range(100, if slow { 5_000_000 } else { 30_000 }))
+    }
+
+    /// What is there for `node` next.
+    pub(crate) fn read(&mut self, node: usize) -> Option<Vec<u8>> {
+        self.memory.rings[node].pop_front()
+    }
 }
 
 impl World<'_> {
@@ -59,7 +74,7 @@ impl World<'_> {
         if memory.met[node].replace(peer) != Some(peer) {
             memory.told[node] = false;
             let after = neighbours.random.range(20_000, 3_000_000);
-            self.schedule(after, Event::Agree);
+            self.clock.after(after, Event::Agree);
             self.tell_neighbour(node, false);
         }
     }
@@ -73,9 +88,7 @@ impl World<'_> {
 
     /// The place of the other one among the peers of a node's card.
     pub(crate) fn neighbour_place(&self, node: usize) -> Option<usize> {
-        let other = self.nodes[1 - node.min(1)].identity.public();
-        let mut peers = self.nodes[node].card.as_ref()?.peers();
-        peers.find(|(_, key)| *key == other).map(|(place, _)| place)
+        self.nodes[node].place_of(&self.nodes[1 - node.min(1)])
     }
 
     /// The agents agree on new memory, if both have met who lives now.
@@ -93,8 +106,8 @@ impl World<'_> {
         }
         memory.rings.iter_mut().for_each(VecDeque::clear);
         memory.told = [true, true];
-        self.marks.set(Mark::MemoryShared);
-        self.log.event(self.now, None, "agree", 0, 0);
+        self.report.marks.set(Mark::MemoryShared);
+        self.report.log.event(self.clock.now, None, "agree", 0, 0);
         // One card hears of it before the other one.
         let first = self.neighbours.as_mut().map_or(0, |neighbours| neighbours.random.index(2));
         for node in [first, 1 - first] {
@@ -111,9 +124,9 @@ impl World<'_> {
         if let Some(node) = rebooted {
             memory.met[node] = None;
         } else {
-            self.schedule(after, Event::Agree);
+            self.clock.after(after, Event::Agree);
         }
-        self.log.event(self.now, None, "part", 0, 0);
+        self.report.log.event(self.clock.now, None, "part", 0, 0);
         for node in [0, 1] {
             self.tell_neighbour(node, false);
         }
@@ -123,7 +136,7 @@ impl World<'_> {
         if let Some(place) = self.neighbour_place(node)
             && self.act(node, |card, now| card.set_shm(now, place, is_there))
         {
-            self.wake_at(node, self.now);
+            self.wake_at(node, self.clock.now);
         }
     }
 
@@ -131,52 +144,6 @@ impl World<'_> {
     pub(crate) fn tell_neighbours(&mut self, node: usize) {
         if self.neighbours.as_ref().is_some_and(|neighbours| neighbours.shares(node)) {
             self.tell_neighbour(node, true);
-        }
-    }
-
-    /// `node` has written a frame.
-    pub(crate) fn write_memory(&mut self, node: usize, frame: &[u8]) {
-        let Some(neighbours) = &mut self.neighbours else { return };
-        let to = 1 - node;
-        let ring = &mut neighbours.memory.rings[to];
-        if ring.len() < FRAMES {
-            ring.push_back(frame.to_vec());
-        }
-        // Whoever is awake sees it at once; whoever sleeps, or has no processor, later.
-        let slow = neighbours.random.chance(20);
-        let after = neighbours.random.range(100, if slow { 5_000_000 } else { 30_000 });
-        // Over a network it is a forgery, whenever.
-        let bytes = frame.to_vec();
-        let (from, by, origin) = (Network::address(node, 0), self.life_of(node), Origin::Forger);
-        let forgery = Frame {
-            to,
-            rail: 0,
-            at: 0,
-            from,
-            bytes,
-            origin,
-            first: self.now,
-            sent: self.now,
-            by,
-            proof: None,
-        };
-        self.network.keep_foreign(node, forgery);
-        self.schedule(after, Event::Memory(to));
-    }
-
-    /// `node` looks into its ring.
-    pub(crate) fn read_memory(&mut self, node: usize) {
-        for _ in 0..64 {
-            let Some(neighbours) = &mut self.neighbours else { return };
-            if !neighbours.shares(node) || self.nodes[node].card.is_none() {
-                return;
-            }
-            // What a card takes and does not live to commit is gone.
-            let Some(mut frame) = neighbours.memory.rings[node].pop_front() else { break };
-            self.arrive_shm(node, &mut frame);
-        }
-        if self.nodes[node].card.is_some() {
-            self.service(node);
         }
     }
 }

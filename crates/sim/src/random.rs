@@ -41,6 +41,11 @@ impl Random {
         self.below(1000) < permille
     }
 
+    /// All of so many, or one at least.
+    pub(crate) fn portion(&mut self, len: usize) -> usize {
+        if self.chance(600) { len } else { 1 + self.index(len) }
+    }
+
     pub(crate) fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }

@@ -36,6 +36,11 @@ impl Replaced {
         let alterations = random.below(3) as u32;
         is_one.then_some(Self { random, alterations, is_altered: false })
     }
+
+    /// Somebody has written to the images that the lender has.
+    pub(crate) fn is_altered(&self) -> bool {
+        self.is_altered
+    }
 }
 
 impl World<'_> {
@@ -53,7 +58,7 @@ impl World<'_> {
             let content = if is_other { Some(self.write_image(loan)) } else { None };
             self.begin_with_image(loan, content);
         }
-        self.marks.set(Mark::ImageReplaced);
+        self.report.marks.set(Mark::ImageReplaced);
     }
 
     /// Somebody writes to the images while they are lent. True if somebody does.
@@ -74,24 +79,17 @@ impl World<'_> {
             }
         }
         let after = self.random.range(1_000_000, LOOK);
-        self.schedule(after, Event::Look);
+        self.clock.after(after, Event::Look);
         true
-    }
-
-    /// The agent looks at its images.
-    pub(crate) fn look_at_lent_images(&mut self) {
-        if self.replaced.as_ref().is_some_and(|replaced| replaced.is_altered) {
-            self.note_altered();
-        }
     }
 
     /// Other content lies behind a loan, told by the number of a request that nobody has made.
     fn write_image(&mut self, loan: usize) -> u64 {
-        let who = self.life_of(BORROWER);
+        let who = self.nodes[BORROWER].who();
         let lent = &mut self.loans[loan];
         lent.shared.begin_request(who);
         lent.disk.replace(lent.shared.requests);
-        self.log.event(self.now, None, "image", loan as u64, lent.shared.requests);
+        self.report.log.event(self.clock.now, None, "image", loan as u64, lent.shared.requests);
         lent.shared.requests
     }
 
@@ -99,19 +97,19 @@ impl World<'_> {
     /// yet.
     fn begin_with_image(&mut self, loan: usize, content: Option<u64>) {
         let Tenancy { number, life, .. } = self.loans[loan].tenancy;
-        let is_borrowed = number > 0 && life == self.life_id(BORROWER);
-        let (lender, lent) = (self.life_id(LENDER), &mut self.loans[loan]);
+        let is_borrowed = number > 0 && life == self.nodes[BORROWER].life_id();
+        let (lender, lent) = (self.nodes[LENDER].life_id(), &mut self.loans[loan]);
         lent.disk.sync();
         lent.shared.tick += 1;
         let left = (0..).zip(lent.disk.blocks()).map(|(block, bytes)| author(block, bytes));
         let Some(left) = left.collect::<Option<Vec<_>>>() else {
-            return self.fail(names::DISK, "a block has bytes that nobody has written".into());
+            return self.report.fail(names::DISK, "a block has bytes that nobody has written".into());
         };
         lent.shared.model.replaced(left, content.filter(|_| is_borrowed), lent.shared.tick);
         if number > 0 && self.rules.has(Rule::LookAtImages) {
             lent.tenancy = lent.tenancy.renewed(lender);
             lent.displaced[BORROWER] = true;
-            self.log.event(self.now, Some(LENDER), "other", loan as u64, lent.tenancy.number);
+            self.report.log.event(self.clock.now, Some(LENDER), "other", loan as u64, lent.tenancy.number);
         }
     }
 }

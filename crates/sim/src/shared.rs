@@ -83,7 +83,7 @@ impl World<'_> {
     /// Whether the card still has a piece of work in hand.
     pub(crate) fn is_busy_with_memory(&mut self) -> bool {
         let until = self.shared.as_ref().map_or(0, |shared| shared.busy_until);
-        let is_busy = self.now < until;
+        let is_busy = self.clock.now < until;
         if is_busy {
             self.wake_at(LENDER, until);
         }
@@ -93,18 +93,18 @@ impl World<'_> {
     /// The card begins a piece of work in memory.
     pub(crate) fn begin_with_memory(&mut self) {
         if let Some(shared) = &mut self.shared {
-            shared.busy_until = self.now + shared.random.range(10_000, 300_000);
+            shared.busy_until = self.clock.now + shared.random.range(10_000, 300_000);
         }
     }
 
     /// Whether the card dies in the middle of a write of memory, which other functions may read.
     pub(crate) fn dies_writing(&mut self, work: &MediaWork<'_>) -> bool {
         let writes = !matches!(work.kind, device::MediaKind::Read | device::MediaKind::Flush);
-        let dies = self.calm_since.is_none()
+        let dies = !self.faults.are_over()
             && writes
             && self.shared.as_mut().is_some_and(|shared| shared.random.chance(DEATHS));
         if dies {
-            self.marks.set(Mark::EffectKilled);
+            self.report.marks.set(Mark::EffectKilled);
             self.bury(LENDER);
         }
         dies

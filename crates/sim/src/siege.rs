@@ -3,10 +3,8 @@
 
 use core::time::Duration;
 
-use base::Instant;
 use base::times::{HANDSHAKE_RETRY_MAX, PENDING_KEYS};
 use link::State;
-use link::frame::{Header, Kind};
 use node::{Address, Card, Egress, NodeKey};
 
 use crate::cards::LONGEST_ABSENCE;
@@ -34,7 +32,7 @@ impl World<'_> {
         for node in 0..NODES {
             let mut config = self.card_config(BORROWER);
             config.identity = NodeKey::numbered(0x1000 + node);
-            let now = Instant::from_nanos(self.now);
+            let now = self.clock.instant();
             let memory = config.new_memory(self.arena);
             let mut card = Card::new(memory, None, config, now).expect("the memory was made for it");
             for attempt in 0..ATTEMPTS {
@@ -74,8 +72,8 @@ impl World<'_> {
         let states = || (0..self.loans.len()).map(|loan| lender.map(|card| card.state(loan)));
         let is_kept_out = states().any(|state| !matches!(state, Some(State::Open | State::Resetting)));
         self.siege = !states().all(|state| state == Some(State::Open));
-        if is_kept_out && u128::from(self.now) > self.longest_siege().as_nanos() {
-            self.fail(names::NEWCOMER, "old first messages keep the borrower out".into());
+        if is_kept_out && u128::from(self.clock.now) > self.longest_siege().as_nanos() {
+            self.report.fail(names::NEWCOMER, "old first messages keep the borrower out".into());
         }
         self.siege
     }
@@ -85,26 +83,25 @@ impl World<'_> {
     fn longest_siege(&self) -> Duration {
         // Each recorded attempt is answered once. All at once they cost no more than these answers' places.
         // A card that dies takes an attempt with it, and later ones come to nobody until it has a successor.
-        let deaths = (HANDSHAKE_RETRY_MAX + LONGEST_ABSENCE) * self.kills as u32;
+        let deaths = (HANDSHAKE_RETRY_MAX + LONGEST_ABSENCE) * self.report.kills as u32;
         PENDING_KEYS * (NODES * ATTEMPTS) as u32 + HANDSHAKE_RETRY_MAX + deaths + MARGIN
     }
 
-    /// A frame of the lender was seen on its way to `to`.
-    pub(crate) fn besiege(&mut self, to: Address, bytes: &[u8]) {
-        let is_answer = Header::parse(bytes).is_ok_and(|header| header.kind == Kind::Response);
+    /// An answer of the lender was seen on its way to `to`.
+    pub(crate) fn besiege(&mut self, to: Address) {
         // Answers to what was repeated are of no use to anyone.
-        if self.siege && is_answer && to != REPEATER {
+        if self.siege && to != REPEATER {
             self.repeat_former(REPEAT);
         }
     }
 
     /// Everything recorded comes within so many nanoseconds.
     pub(crate) fn repeat_former(&mut self, within: u64) {
-        self.marks.set_if(Mark::FormerReplayed, !self.former.is_empty());
+        self.report.marks.set_if(Mark::FormerReplayed, !self.former.is_empty());
         for index in 0..self.former.len() {
             let frame = self.former[index].clone();
             let after = self.random.below(within);
-            self.schedule(after, Event::Arrival(frame));
+            self.clock.after(after, Event::Arrival(frame));
         }
     }
 }

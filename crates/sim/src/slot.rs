@@ -4,9 +4,9 @@
 use std::rc::Rc;
 
 use base::ledger::Span;
-use node::{Card, DescriptorId, Peeked};
+use node::{BorrowedSlot, Card, DescriptorId, Peeked};
 
-use crate::client::Finding;
+use crate::checkers::names;
 use crate::edge::{read, room_in, write};
 use crate::marks::Mark;
 use crate::world::{BORROWER, Event, World};
@@ -78,8 +78,11 @@ impl Excuses {
 }
 
 impl SlotSocket {
-    pub(crate) fn is_connected(&self) -> bool {
-        self.connected
+    /// After each step of the card: how many of so many accesses that were denied may have been.
+    pub(crate) fn excuse(&mut self, slot: &BorrowedSlot<'_>, denied: u64) -> u64 {
+        let failed = slot.session().map_or(0, |session| session.counters().failed_transfers.get());
+        self.excuses.step(denied, failed, self.connected && slot.is_closed_out());
+        self.excuses.count()
     }
 }
 
@@ -93,25 +96,25 @@ impl World<'_> {
             }
             return;
         }
-        match guest.serve(self.now, &memory) {
-            Ok(true) => self.wake_at(BORROWER, self.now),
+        match guest.serve(self.clock.now, &memory) {
+            Ok(true) => self.wake_at(BORROWER, self.clock.now),
             Ok(false) => {}
-            Err(found) => return self.found(found),
+            Err((checker, what)) => return self.report.fail(checker, what),
         }
         let guest = &mut self.guests[loan];
-        if guest.watch(self.now, &mut self.loans[loan].shared) {
-            self.log.event(self.now, None, "anew", loan as u64, guest.resets);
-            self.wake_at(BORROWER, self.now);
+        if guest.watch(self.clock.now, &mut self.loans[loan].shared) {
+            self.report.log.event(self.clock.now, None, "anew", loan as u64, guest.resets);
+            self.wake_at(BORROWER, self.clock.now);
         } else if guest.ask(&mut self.loans[loan].shared, &memory) {
-            self.log.event(self.now, None, "ask", loan as u64, self.loans[loan].shared.requests);
-            self.wake_at(BORROWER, self.now);
+            self.report.log.event(self.clock.now, None, "ask", loan as u64, self.loans[loan].shared.requests);
+            self.wake_at(BORROWER, self.clock.now);
         }
     }
 
     /// The guest's driver looks at its clock.
     pub(crate) fn guest_ticks(&mut self, loan: usize) {
         if self.guests.get(loan).is_some_and(|guest| !guest.is_done() || !guest.is_away()) {
-            self.schedule(GUEST_TICK, Event::GuestTick(loan));
+            self.clock.after(GUEST_TICK, Event::GuestTick(loan));
             self.think_guest(loan);
         }
     }
@@ -119,7 +122,7 @@ impl World<'_> {
     fn start_machine(&mut self, loan: usize) {
         let ready = self.nodes[BORROWER].card.as_ref().and_then(|card| card.slot(loan));
         if !ready.is_some_and(|slot| slot.is_ready()) {
-            return self.schedule(3_000_000, Event::ThinkGuest(loan));
+            return self.clock.after(3_000_000, Event::ThinkGuest(loan));
         }
         let taken = self.nodes[BORROWER].card.as_ref().map_or(0, |card| card.slot_taken_count(loan));
         let socket = &mut self.slots[loan];
@@ -132,7 +135,7 @@ impl World<'_> {
             memory.open(loan, first);
         }
         self.guests[loan].connected(first);
-        self.log.event(self.now, None, "open", loan as u64, 0);
+        self.report.log.event(self.clock.now, None, "open", loan as u64, 0);
         if self.act(BORROWER, |card, now| card.slot_open(now, loan)) {
             self.service(BORROWER);
         }
@@ -155,7 +158,7 @@ impl World<'_> {
     }
 
     pub(crate) fn serve_slot(&mut self, loan: usize) {
-        if self.slots.is_empty() || self.nodes[BORROWER].card.is_none() || self.failure.is_some() {
+        if self.slots.is_empty() || self.nodes[BORROWER].card.is_none() || self.report.has_failed() {
             return;
         }
         let lives = self.give_signals() && self.close_released(loan);
@@ -167,28 +170,28 @@ impl World<'_> {
 
     /// Eventfds are signalled.
     fn give_signals(&mut self) -> bool {
-        self.check_commit(BORROWER);
+        self.report.judge(names::COMMIT_BEFORE_SEND, self.nodes[BORROWER].check_commit());
         while !self.dies_here(BORROWER) {
             let signal = self.nodes[BORROWER].card.as_mut().and_then(Card::poll_signal);
             let Some(((loan, descriptor), memory)) = signal.zip(self.memories.clone()) else {
-                return self.failure.is_none();
+                return !self.report.has_failed();
             };
             let shared = &mut self.loans[loan].shared;
             let (guest, tick) = (&mut self.guests[loan], shared.tick);
             let before = guest.completions;
-            if let Err(found) = guest.interrupt(descriptor.0, self.now, shared, &memory) {
-                self.found(found);
+            if let Err((checker, what)) = guest.interrupt(descriptor.0, self.clock.now, shared, &memory) {
+                self.report.fail(checker, what);
                 return false;
             }
             if guest.completions > before {
                 self.slots[loan].excuses.answered(self.nodes[BORROWER].cards);
-                self.end_older_orphans(loan, self.life_of(BORROWER));
+                self.loans[loan].shared.end_orphans_of_others(self.nodes[BORROWER].who());
                 self.judge_flushes(loan);
                 self.endanger(loan);
             }
-            self.log.event(self.now, None, "signal", loan as u64, tick);
+            self.report.log.event(self.clock.now, None, "signal", loan as u64, tick);
             let after = self.random.below(150_000);
-            self.schedule(after, Event::ThinkGuest(loan));
+            self.clock.after(after, Event::ThinkGuest(loan));
             self.wake_soon(BORROWER);
         }
         false
@@ -215,7 +218,7 @@ impl World<'_> {
         match card.slot_peeked(loan, socket.received, socket.mails, &seen) {
             Peeked::NeedMore | Peeked::Wait => true,
             Peeked::Consume(most) => {
-                let most = self.portion(most);
+                let most = self.random.portion(most);
                 self.put_bytes(loan, most)
             }
             Peeked::AgentTakes { len } => self.take_message(loan, len),
@@ -223,7 +226,7 @@ impl World<'_> {
     }
 
     fn put_bytes(&mut self, loan: usize, most: usize) -> bool {
-        let journal = self.kernel(BORROWER);
+        let journal = self.nodes[BORROWER].kernel();
         let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
         let spans = card.slot_receive_spans(loan, self.slots[loan].received, most);
         let len = room_in(&spans).min(most);
@@ -256,16 +259,16 @@ impl World<'_> {
         let mut spans = [Span::empty(); 5];
         let count = card.slot_send_spans(loan, sent, &mut spans);
         let Some(memory) = self.memories.clone().filter(|_| count > 0) else { return true };
-        self.check_commit(BORROWER);
+        self.report.judge(names::COMMIT_BEFORE_SEND, self.nodes[BORROWER].check_commit());
         let mut bytes = read(&spans[..count]);
-        bytes.truncate(self.portion(bytes.len()));
-        if let Err(found) = self.guests[loan].receive(self.now, &bytes, &memory) {
-            self.found(found);
+        bytes.truncate(self.random.portion(bytes.len()));
+        if let Err((checker, what)) = self.guests[loan].receive(self.clock.now, &bytes, &memory) {
+            self.report.fail(checker, what);
             return false;
         }
         if self.guests[loan].machine().is_behind() {
             let after = self.random.below(150_000);
-            self.schedule(after, Event::ThinkGuest(loan));
+            self.clock.after(after, Event::ThinkGuest(loan));
         }
         self.slots[loan].sent += bytes.len() as u64;
         let sent = self.slots[loan].sent;
@@ -273,34 +276,30 @@ impl World<'_> {
         !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.slot_sent(now, loan, sent))
     }
 
-    fn found(&mut self, (checker, what): Finding) {
-        self.fail(checker, what);
-    }
-
     /// The machine has ended with its node, in the middle of everything; it starts again when that is back.
     pub(crate) fn crash_machine(&mut self, loan: usize) {
         let Some(memory) = self.memories.clone() else { return };
-        let who = self.life_of(BORROWER);
+        let who = self.nodes[BORROWER].who();
         let was_there = !self.guests[loan].is_away();
         self.guests[loan].crash(who, &mut self.loans[loan].shared, &memory);
         let descriptors = self.slots[loan].descriptors;
         // The node's ledger is new, and knows of no connection and no message.
         self.slots[loan] = SlotSocket { descriptors, ..SlotSocket::default() };
         self.end_session(loan);
-        self.marks.set_if(Mark::GuestCrashed, was_there);
-        self.schedule(5_000_000, Event::ThinkGuest(loan));
+        self.report.marks.set_if(Mark::GuestCrashed, was_there);
+        self.clock.after(5_000_000, Event::ThinkGuest(loan));
     }
 
     /// The agent takes the drive from the machine, in the middle of everything, and will plug in the new one.
     pub(crate) fn unplug_machine(&mut self, loan: usize) {
         let Some(memory) = self.memories.clone() else { return };
-        let who = self.life_of(BORROWER);
+        let who = self.nodes[BORROWER].who();
         self.guests[loan].crash(who, &mut self.loans[loan].shared, &memory);
         self.slots[loan].connected = false;
         self.slots[loan].excuses.left();
-        self.log.event(self.now, None, "unplug", loan as u64, 0);
+        self.report.log.event(self.clock.now, None, "unplug", loan as u64, 0);
         self.end_session(loan);
-        self.schedule(5_000_000, Event::ThinkGuest(loan));
+        self.clock.after(5_000_000, Event::ThinkGuest(loan));
         if !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.slot_closed(now, loan)) {
             self.service(BORROWER);
         }
@@ -316,11 +315,11 @@ impl World<'_> {
         guest.gone(memory);
         self.slots[loan].connected = false;
         self.slots[loan].excuses.left();
-        self.marks.set(Mark::GuestServed);
-        self.marks.set_if(Mark::MemoryByMessage, guest.machine().has_served());
-        self.marks.set_if(Mark::MessageRefused, guest.machine().has_refused());
-        self.marks.set_if(Mark::GuestReset, guest.followed > 0);
-        self.log.event(self.now, None, "close", loan as u64, guest.completions);
+        self.report.marks.set(Mark::GuestServed);
+        self.report.marks.set_if(Mark::MemoryByMessage, guest.machine().has_served());
+        self.report.marks.set_if(Mark::MessageRefused, guest.machine().has_refused());
+        self.report.marks.set_if(Mark::GuestReset, guest.followed > 0);
+        self.report.log.event(self.clock.now, None, "close", loan as u64, guest.completions);
         self.end_session(loan);
         if !self.dies_here(BORROWER) {
             self.act(BORROWER, |card, now| card.slot_closed(now, loan));

@@ -77,13 +77,13 @@ impl World<'_> {
         if volatile.offs > 0 && volatile.random.chance(SWITCHED_OFF) {
             volatile.offs -= 1;
             let after = volatile.random.below(1_000_000);
-            self.schedule(after, Event::Off);
+            self.clock.after(after, Event::Off);
         }
     }
 
     /// Its machine goes off, or its program only, and on again.
     pub(crate) fn switch_off(&mut self) {
-        if self.calm_since.is_none() && !self.nodes[LENDER].is_away {
+        if !self.faults.are_over() && !self.nodes[LENDER].is_away {
             self.reboot_lender();
         }
     }
@@ -111,7 +111,7 @@ impl World<'_> {
         if volatile.met[loan].is_none() {
             volatile.met[loan] = Some(volatile.keeper);
             let after = volatile.random.range(100_000, 20_000_000);
-            self.schedule(after, Event::Unplug(loan));
+            self.clock.after(after, Event::Unplug(loan));
         }
     }
 
@@ -123,7 +123,7 @@ impl World<'_> {
             self.guests[loan].finds_the_drive();
         }
         if !self.guests[loan].is_away() {
-            self.marks.set(Mark::DriveReplaced);
+            self.report.marks.set(Mark::DriveReplaced);
             self.unplug_machine(loan);
         }
     }
@@ -137,7 +137,7 @@ impl World<'_> {
         let found = (0..).zip(lent.disk.blocks()).map(|(block, bytes)| author(block, bytes));
         if !found.eq(left.iter().copied().map(Some)) {
             let what = format!("loan {loan}: a guest has written to the drive that its own has become");
-            return self.fail(names::DURABILITY, what);
+            return self.report.fail(names::DURABILITY, what);
         }
         lent.shared.tick += 1;
         lent.shared.model.replaced(left, None, lent.shared.tick);

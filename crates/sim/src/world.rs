@@ -1,41 +1,38 @@
 //! The world: two nodes, a network, disks and clients, and the loop that moves time.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use base::RuleSet;
 use base::ledger::Arena;
 use base::times::HOLD;
-use base::{Instant, RuleSet};
 
 use link::Protection;
 use node::LoanKind;
 use node::agent::Effect;
 
-use crate::cards::Node;
-use crate::checkers::nonces::Nonces;
-use crate::checkers::ordering::Ordering;
-use crate::checkers::single_owner::Life;
-use crate::checkers::streams::Streams;
-use crate::checkers::{Verdict, names};
-use crate::client::{Client, Finding, Seat};
+use crate::checkers::names;
+use crate::client::Client;
+use crate::clock::Clock;
 use crate::contest::Contest;
 use crate::death::{End, Switch, survive};
+use crate::edge::Clients;
 use crate::faults::Faults;
 use crate::guest::{Guest, Memories};
 use crate::identity::Identity;
 use crate::loans::{Loan, common_drive, protection};
-use crate::log::Log;
-use crate::marks::Marks;
 use crate::media::Media;
 use crate::neighbours::Neighbours;
 use crate::network::{Frame, Network};
+use crate::nodes::Node;
 use crate::rails;
 use crate::random::Random;
 use crate::replaced::Replaced;
+use crate::report::Report;
 use crate::shared::{self, Shared};
 use crate::slot::{SharedMemories, SlotSocket, has_guests};
 use crate::spoof::Spoofer;
 use crate::volatile::Volatile;
+use crate::watch::Watch;
 use crate::{Failure, Options, Summary};
 
 /// The node that lends.
@@ -114,10 +111,8 @@ pub(crate) struct World<'w> {
     pub(crate) arena: &'w Arena,
     pub(crate) rules: RuleSet,
     pub(crate) random: Random,
-    pub(crate) log: Log,
-    pub(crate) now: u64,
-    queue: BTreeMap<(u64, u64), Event>,
-    sequence: u64,
+    pub(crate) clock: Clock<Event>,
+    pub(crate) report: Report,
     /// Two, or with a rival three.
     pub(crate) nodes: Vec<Node<'w>>,
     pub(crate) loans: Vec<Loan<'w>>,
@@ -131,7 +126,7 @@ pub(crate) struct World<'w> {
     pub(crate) replaced: Option<Replaced>,
     /// In some worlds guests have drives with a volatile cache.
     pub(crate) volatile: Option<Volatile>,
-    pub(crate) clients: Vec<(Seat, Client)>,
+    pub(crate) clients: Clients,
     /// In some worlds the borrower's edges are slots: by loan, in place of all clients.
     pub(crate) guests: Vec<Guest>,
     pub(crate) slots: Vec<SlotSocket>,
@@ -142,13 +137,7 @@ pub(crate) struct World<'w> {
     /// In some worlds the nodes are on one machine.
     pub(crate) neighbours: Option<Neighbours>,
     pub(crate) faults: Faults,
-    pub(crate) marks: Marks,
-    pub(crate) streams: Streams,
-    /// By the name of their streams: the lender's and the borrower's lives that met.
-    pub(crate) meetings: BTreeMap<u64, [Option<Life>; 2]>,
-    pub(crate) ordering: Ordering,
-    pub(crate) nonces: Nonces,
-    pub(crate) failure: Option<Finding>,
+    pub(crate) watch: Watch,
     /// Old first messages of nodes that are gone.
     pub(crate) former: Vec<Frame>,
     /// They are being repeated since the beginning, and the borrower is not served yet.
@@ -163,8 +152,6 @@ pub(crate) struct World<'w> {
     /// What the lender and those who borrow accept.
     pub(crate) protection: [Protection; 2],
     pub(crate) buffer: Vec<u8>,
-    pub(crate) calm_since: Option<u64>,
-    pub(crate) kills: u64,
     pub(crate) seed: u64,
 }
 
@@ -175,11 +162,14 @@ pub(crate) fn run(seed: u64, options: &Options) -> Result<Summary, Failure> {
     let mut world = World::new(seed, options, &arena, switches.each_ref());
     let outcome = survive(|| world.live());
     if let Err(End::Panicked(what)) = outcome {
-        world.fail(names::ASSERTION, format!("outside of a card: {what}"));
+        world.report.fail(names::ASSERTION, format!("outside of a card: {what}"));
     }
     let summary = world.summary();
-    match world.failure.take() {
-        Some((checker, what)) => Err(Failure { seed, checker, what, summary }),
+    match world.report.take_failure() {
+        Some((checker, what)) => {
+            let what = format!("at {:.6} s: {what}", world.clock.now as f64 / 1e9);
+            Err(Failure { seed, checker, what, summary })
+        }
         None => Ok(summary),
     }
 }
@@ -241,7 +231,9 @@ impl<'w> World<'w> {
                 }
             })
             .collect();
-        let now = Instant::from_nanos(1_000_000);
+        let rails = rails::of_world(seed);
+        let clock = Clock::new(1_000_000);
+        let now = clock.instant();
         let kind = |node: usize| match node {
             LENDER => LoanKind::Lend,
             _ if guests => LoanKind::Slot,
@@ -250,22 +242,20 @@ impl<'w> World<'w> {
         Self {
             arena,
             rules,
-            log: Log::new(options.trace),
-            now: now.as_nanos(),
-            queue: BTreeMap::new(),
-            sequence: 0,
+            clock,
+            report: Report::new(options.trace),
             nodes: (0..1 + borrowers)
                 .map(|node| Node::new(node, arena, switches[node], (kind(node), count), (rules, now)))
                 .collect(),
             loans,
             common,
             shared,
-            clients,
+            clients: Clients::new(clients, 1 + borrowers, count),
             slots: machines.iter().map(|_| SlotSocket::default()).collect(),
             memories: guests.then(|| Rc::new(Memories::new(count, switches[BORROWER]))),
             guests: machines,
             network: Network::new(random.fork(), 1 + borrowers),
-            rails: rails::of_world(seed),
+            rails,
             neighbours: Neighbours::of(seed).filter(|_| contest.is_none()),
             faults: if guests || media.is_some() {
                 Faults::with_reboots(random.fork(), !guests)
@@ -275,12 +265,7 @@ impl<'w> World<'w> {
             media: media.map(|media| media.with(count)),
             replaced,
             volatile,
-            marks: Marks::default(),
-            streams: Streams::default(),
-            meetings: BTreeMap::new(),
-            ordering: Ordering::default(),
-            nonces: Nonces::default(),
-            failure: None,
+            watch: Watch::new(1 + borrowers, count, rails[1].count_ones() as usize),
             former: Vec::new(),
             siege: false,
             contest,
@@ -289,8 +274,6 @@ impl<'w> World<'w> {
             frame_bytes,
             protection: protection(&mut Random::new(seed ^ PROTECTION)),
             buffer: vec![0; link::frame::MAX_FRAME],
-            calm_since: None,
-            kills: 0,
             seed,
             random,
         }
@@ -301,19 +284,19 @@ impl<'w> World<'w> {
             let memory = self.nodes[node].memory;
             self.nodes[node].switch.set_memory(memory);
             let after = self.random.below(3_000_000);
-            self.schedule_agent(node, self.now + after);
+            self.schedule_agent(node, self.clock.now + after);
         }
         for client in 0..self.clients.len() {
             let after = self.random.below(2_000_000);
-            self.schedule(after, Event::Think(client));
+            self.clock.after(after, Event::Think(client));
         }
         for guest in 0..self.guests.len() {
-            self.schedule(2_000_000, Event::ThinkGuest(guest));
-            self.schedule(1_000_000_000, Event::GuestTick(guest));
+            self.clock.after(2_000_000, Event::ThinkGuest(guest));
+            self.clock.after(1_000_000_000, Event::GuestTick(guest));
         }
-        self.schedule(5_000_000, Event::Fault);
+        self.clock.after(5_000_000, Event::Fault);
         for drive in 0..self.media.as_ref().map_or(0, Media::drives) {
-            self.schedule(1_000_000, Event::Medium(drive));
+            self.clock.after(1_000_000, Event::Medium(drive));
         }
         self.begin_identity();
         // Dice of its own: the other worlds stay what they are.
@@ -324,44 +307,41 @@ impl<'w> World<'w> {
             self.repeat_former(4_000_000);
         }
         self.begin_contest();
-        while self.failure.is_none() && !self.is_over() {
-            let Some(((at, _), event)) = self.queue.pop_first() else {
-                return self.fail(names::QUIET, "nothing happens any more".into());
+        while !self.report.has_failed() && !self.is_over() {
+            let Some(event) = self.clock.next() else {
+                return self.report.fail(names::QUIET, "nothing happens any more".into());
             };
-            self.now = self.now.max(at);
-            self.watch();
-            if self.failure.is_none() {
+            let (watch, mut scene) = self.scene();
+            watch.check_silence(&mut scene);
+            if !self.report.has_failed() {
                 self.happen(event);
             }
         }
-        if self.failure.is_none() {
+        if !self.report.has_failed() {
             self.finish();
         }
     }
 
     fn is_over(&mut self) -> bool {
-        if self.log.events() > MOST_EVENTS {
-            self.fail(names::QUIET, format!("{MOST_EVENTS} events and no end"));
+        if self.report.log.events() > MOST_EVENTS {
+            self.report.fail(names::QUIET, format!("{MOST_EVENTS} events and no end"));
         }
-        let Some(since) = self.calm_since else { return false };
-        if self.is_quiet() {
-            return true;
-        }
+        let Some(since) = self.faults.over_since else { return self.report.has_failed() };
         let hold = self.contest.as_ref().map_or(0, |_| HOLD.as_nanos() as u64);
-        if self.now > since + PATIENCE + hold {
-            let what = self.unrest();
-            self.fail(names::QUIET, what);
+        let is_quiet = self.is_quiet();
+        if !is_quiet && self.clock.now > since + PATIENCE + hold {
+            self.report.fail(names::QUIET, self.unrest());
         }
-        false
+        is_quiet || self.report.has_failed()
     }
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Wake(node) if self.nodes[node].wake.is_some_and(|at| at <= self.now) => {
-                self.nodes[node].wake = None;
-                self.run_node(node);
+            Event::Wake(node) => {
+                if self.nodes[node].wake.rings(self.clock.now) {
+                    self.run_node(node);
+                }
             }
-            Event::Wake(_) => {}
             Event::Arrival(frame) => self.arrive(frame),
             Event::Ring(loan, request) => self.ring_done(loan, request),
             Event::Mark(loan) => self.mark_late(loan),
@@ -388,53 +368,34 @@ impl<'w> World<'w> {
         }
     }
 
-    pub(crate) fn schedule(&mut self, after: u64, event: Event) {
-        self.sequence += 1;
-        self.queue.insert((self.now + after, self.sequence), event);
-    }
-
     /// Wakes a node at `at`, and a little later than now in any case.
     pub(crate) fn wake_at(&mut self, node: usize, at: u64) {
-        let at = at.max(self.now + 1_000);
-        if self.nodes[node].wake.is_none_or(|known| at < known) {
-            self.nodes[node].wake = Some(at);
-            self.sequence += 1;
-            self.queue.insert((at, self.sequence), Event::Wake(node));
+        let at = at.max(self.clock.now + 1_000);
+        if self.nodes[node].wake.set(at) {
+            self.clock.at(at, Event::Wake(node));
         }
     }
 
     /// Faults are over.
     pub(crate) fn calm(&mut self) {
-        self.log.event(self.now, None, "calm", 0, 0);
-        self.calm_since = Some(self.now);
+        self.report.log.event(self.clock.now, None, "calm", 0, 0);
+        self.faults.over_since = Some(self.clock.now);
         self.network.calm();
         self.nodes.iter().for_each(|node| node.switch.disarm());
         self.guests.iter_mut().for_each(Guest::calm);
     }
 
-    pub(crate) fn fail(&mut self, checker: &'static str, what: String) {
-        if self.failure.is_none() {
-            self.failure = Some((checker, format!("at {:.6} s: {what}", self.now as f64 / 1e9)));
-        }
-    }
-
-    pub(crate) fn judge(&mut self, checker: &'static str, verdict: Verdict) {
-        if let Err(what) = verdict {
-            self.fail(checker, what);
-        }
-    }
-
     fn summary(&self) -> Summary {
         Summary {
             seed: self.seed,
-            digest: self.log.digest(),
-            events: self.log.events(),
-            virtual_ns: self.now,
-            requests: self.clients.iter().map(|(_, client)| u64::from(client.ended)).sum::<u64>()
+            digest: self.report.log.digest(),
+            events: self.report.log.events(),
+            virtual_ns: self.clock.now,
+            requests: self.clients.all().map(|(_, client)| u64::from(client.ended)).sum::<u64>()
                 + self.guests.iter().map(|guest| u64::from(guest.ended)).sum::<u64>(),
             bytes: self.loans.iter().map(|loan| loan.shared.bytes).sum(),
-            kills: self.kills,
-            marks: self.marks,
+            kills: self.report.kills,
+            marks: self.report.marks,
         }
     }
 }

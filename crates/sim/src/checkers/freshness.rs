@@ -26,14 +26,14 @@ pub(crate) type Peer = (NodeId, Incarnation, CardGeneration);
 pub(crate) struct Freshness(BTreeSet<u64>);
 
 impl Freshness {
-    /// The card has accepted a sealed frame of `source`. `before` and `after` are the newest peer that it knew.
+    /// The card has accepted a sealed frame of `source`. `newest` is the newest peer that it knew before
+    /// and after it.
     pub(crate) fn accepted(
         &mut self,
         (origin, source): (Origin, NodeId),
         frame: &[u8],
         header: &Header,
-        before: Option<Peer>,
-        after: Option<Peer>,
+        newest: [Option<Peer>; 2],
     ) -> Verdict {
         if origin == Origin::Forger {
             return Err(format!("a forged frame was accepted: {header:?}"));
@@ -43,8 +43,8 @@ impl Freshness {
                 node == source && (header.incarnation, header.card_generation) < (incarnation, card)
             })
         };
-        if stale(before) || stale(after) {
-            return Err(format!("a frame of {header:?} was accepted, the newest known was {before:?}"));
+        if newest.into_iter().any(stale) {
+            return Err(format!("a frame of {header:?} was accepted, the newest known was {:?}", newest[0]));
         }
         let mut as_sent = frame.to_vec();
         as_sent[ROUTE] = 0;

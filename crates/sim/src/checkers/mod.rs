@@ -2,6 +2,7 @@
 //!
 //! A checker returns what is wrong as text; whoever drives it adds the name under which it is reported.
 
+pub(crate) mod addresses;
 pub(crate) mod disk_model;
 pub(crate) mod freshness;
 pub(crate) mod liveness;

@@ -67,7 +67,7 @@ impl World<'_> {
             }
             _ => false,
         };
-        self.queue.retain(|_, event| !is_of_it(event));
+        self.clock.retain(|event| !is_of_it(event));
         self.nodes[node].agent.handle_withdrawn(place, [place]);
         self.drive_agent(node);
         self.service(node);

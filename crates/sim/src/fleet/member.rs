@@ -21,6 +21,7 @@ use super::network::Arrival;
 use super::{Event, World};
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
+use crate::clock::Alarm;
 use crate::death::{End, Switch, survive};
 use crate::identity::life_id;
 use crate::network::Network;
@@ -64,8 +65,8 @@ pub(super) struct Node<'w> {
     holders: Vec<Whereabouts>,
     pub(super) agent: Agent,
     rules: RuleSet,
-    agent_wake: Option<u64>,
-    card_wake: Option<u64>,
+    agent_wake: Alarm,
+    card_wake: Alarm,
     /// Of the fleet: by that the lines of other nodes are known.
     seed: u64,
     /// Its rails, as bits.
@@ -98,8 +99,8 @@ impl<'w> Node<'w> {
             holders: Vec::new(),
             agent: Agent::new(rules, now),
             rules,
-            agent_wake: None,
-            card_wake: None,
+            agent_wake: Alarm::default(),
+            card_wake: Alarm::default(),
             seed,
             rails: rails::of_member(seed, index),
             lent,
@@ -302,18 +303,13 @@ fn journal(memory: RawMemory<'_>) -> Journal<'_> {
 
 /// A node's card.
 impl<'w> World<'w> {
-    fn instant(&self) -> Instant {
-        Instant::from_nanos(self.now)
-    }
-
     pub(super) fn run_card(&mut self, node: usize) {
         let this = &mut self.nodes[node];
-        if this.card_wake.is_none_or(|at| at > self.now) {
+        if !this.card_wake.rings(self.clock.now) {
             return;
         }
-        this.card_wake = None;
         let due = this.card.as_ref().and_then(Card::poll_timeout);
-        if due.is_some_and(|at| at.as_nanos() <= self.now) && !self.act(node, Card::handle_timeout) {
+        if due.is_some_and(|at| at.as_nanos() <= self.clock.now) && !self.act(node, Card::handle_timeout) {
             return;
         }
         self.service(node);
@@ -327,15 +323,14 @@ impl<'w> World<'w> {
         self.transmit(node);
         let this = &mut self.nodes[node];
         let Some(at) = this.card.as_ref().and_then(Card::poll_timeout) else { return };
-        if this.card_wake.is_none_or(|known| at.as_nanos() < known) {
-            this.card_wake = Some(at.as_nanos());
-            self.schedule(at.as_nanos().saturating_sub(self.now), Event::Card(node));
+        if this.card_wake.set(at.as_nanos()) {
+            self.clock.at(at.as_nanos(), Event::Card(node));
         }
     }
 
     /// Lets the card do something: false if it is dead, or dies of it.
     pub(super) fn act(&mut self, node: usize, work: impl FnOnce(&mut Card<'w>, Instant)) -> bool {
-        let now = self.instant();
+        let now = self.clock.instant();
         let Some(card) = self.nodes[node].card.as_mut() else { return false };
         match survive(|| work(card, now)) {
             Ok(()) => {
@@ -373,10 +368,10 @@ impl<'w> World<'w> {
             return;
         }
         this.switch.disarm();
-        this.card_wake = None;
+        this.card_wake.stop();
         self.fleet.kills += 1;
         self.note("dies", node);
-        let now = self.instant();
+        let now = self.clock.instant();
         self.nodes[node].agent.handle_exit(now, Exit::Signal(SIGKILL));
         self.drive_agent(node);
     }
@@ -402,7 +397,7 @@ impl<'w> World<'w> {
             let stores = self.random.below(300);
             self.nodes[node].switch.arm_store(stores);
         }
-        let (now, this) = (self.instant(), &mut self.nodes[node]);
+        let (now, this) = (self.clock.instant(), &mut self.nodes[node]);
         let (memory, switch) = (this.memory, this.switch);
         let made = survive(|| Card::new(memory, Some(switch), config, now));
         this.agent.handle_started(now, node as i32 + 1);
@@ -421,7 +416,7 @@ impl<'w> World<'w> {
     }
 
     fn welcome(&mut self, node: usize, card: Card<'w>) {
-        let now = self.instant();
+        let now = self.clock.instant();
         let this = &mut self.nodes[node];
         this.card = Some(card);
         this.agent.handle_running(now);
@@ -432,7 +427,7 @@ impl<'w> World<'w> {
     fn transmit(&mut self, node: usize) {
         let mut buffer = core::mem::take(&mut self.buffer);
         while !self.dies_here(node) {
-            let now = self.instant();
+            let now = self.clock.instant();
             let Some(card) = self.nodes[node].card.as_mut() else { break };
             let outgoing = match survive(|| card.poll_transmit(now, &mut buffer)) {
                 Ok(Some(outgoing)) => outgoing,
@@ -445,7 +440,7 @@ impl<'w> World<'w> {
             let (Egress::Rail(rail), Some(to)) = (outgoing.way, outgoing.to) else { continue };
             let sent = self.network.send((node, rail), to, &buffer[..outgoing.len]);
             for (after, arrival) in sent {
-                self.schedule(after, Event::Arrival(arrival));
+                self.clock.after(after, Event::Arrival(arrival));
             }
         }
         self.buffer = buffer;
@@ -486,9 +481,9 @@ impl<'w> World<'w> {
             let slow = self.nodes[node].disk_is_slow && !self.is_calm && self.random.chance(20);
             let most = if slow { 2_000_000_000 } else { 150_000 };
             let stands = self.functions[function].is_stuck;
-            let still = if stands { self.plan.end.saturating_sub(self.now) } else { 0 };
+            let still = if stands { self.plan.end.saturating_sub(self.clock.now) } else { 0 };
             let after = still + self.random.range(5_000, most);
-            self.schedule(after, Event::Disk(node, request));
+            self.clock.after(after, Event::Disk(node, request));
         }
     }
 
@@ -529,9 +524,9 @@ impl<'w> World<'w> {
 /// What a node's agent does.
 impl World<'_> {
     pub(super) fn run_agent(&mut self, node: usize) {
-        let now = self.instant();
+        let now = self.clock.instant();
         let this = &mut self.nodes[node];
-        this.agent_wake = None;
+        this.agent_wake.stop();
         this.agent.handle_timeout(now);
         self.drive_agent(node);
     }
@@ -545,14 +540,13 @@ impl World<'_> {
         while self.nodes[node].agent.poll_event().is_some() {}
         let this = &mut self.nodes[node];
         let Some(at) = this.agent.poll_timeout().map(Instant::as_nanos) else { return };
-        if this.agent_wake.is_none_or(|known| at < known) {
-            this.agent_wake = Some(at);
-            self.schedule(at.saturating_sub(self.now), Event::Agent(node));
+        if this.agent_wake.set(at) {
+            self.clock.at(at, Event::Agent(node));
         }
     }
 
     fn perform(&mut self, node: usize, effect: Effect) {
-        let now = self.instant();
+        let now = self.clock.instant();
         let after = match effect {
             Effect::Start { .. } if self.random.chance(900) => self.random.range(200_000, 6_000_000),
             Effect::Start { .. } => self.random.range(10_000_000, 200_000_000),
@@ -582,7 +576,7 @@ impl World<'_> {
             }
             Effect::Look => {
                 // No card hangs here: each moment it has made another turn.
-                let beat = Beat { turns: self.now, rest: Rest::Awake };
+                let beat = Beat { turns: self.clock.now, rest: Rest::Awake };
                 return self.nodes[node].agent.handle_beat(now, beat, || None);
             }
             // Nobody ends here in order, and there are no machines.
@@ -593,7 +587,7 @@ impl World<'_> {
                 return;
             }
         };
-        self.schedule(after, Event::Performed(node, self.nodes[node].life, Box::new(effect)));
+        self.clock.after(after, Event::Performed(node, self.nodes[node].life, Box::new(effect)));
     }
 
     /// What an agent wanted done is, if it still lives.
@@ -605,7 +599,7 @@ impl World<'_> {
             Effect::Start { .. } => return self.start_card(node),
             Effect::Drain { .. } => {
                 self.drain(node);
-                let now = self.instant();
+                let now = self.clock.instant();
                 self.nodes[node].agent.handle_drained(now, Ok(()));
             }
             Effect::StoreTenancy { loan, tenancy } => {
@@ -614,11 +608,12 @@ impl World<'_> {
                     let function = self.nodes[node].lent.start + loan;
                     self.functions[function].tenancy = tenancy;
                 }
-                let (now, result) = (self.instant(), if fails { Err("no space".to_owned()) } else { Ok(()) });
+                let (now, result) =
+                    (self.clock.instant(), if fails { Err("no space".to_owned()) } else { Ok(()) });
                 self.nodes[node].agent.handle_tenancy_stored(now, loan, result);
             }
             Effect::StoreHolder(holder) => {
-                let (now, this) = (self.instant(), &mut self.nodes[node]);
+                let (now, this) = (self.clock.instant(), &mut self.nodes[node]);
                 this.holders.retain(|known| known.key != holder.key);
                 this.holders.push(holder);
                 this.agent.handle_holder_stored(now, holder.node(), Ok(()));
@@ -633,9 +628,9 @@ impl World<'_> {
     fn serve_events(&mut self, node: usize) {
         while let Some(event) = self.nodes[node].card.as_mut().and_then(Card::poll_event) {
             if self.trace {
-                eprintln!("{:>12.3} {node:>2} * {event:?}", self.now as f64 / 1000.0);
+                eprintln!("{:>12.3} {node:>2} * {event:?}", self.clock.now as f64 / 1000.0);
             }
-            let now = self.instant();
+            let now = self.clock.instant();
             let agent = &mut self.nodes[node].agent;
             match event {
                 CardEvent::Tenant(loan, tenancy) => agent.handle_tenant(now, loan, tenancy),
@@ -733,10 +728,11 @@ impl World<'_> {
         self.fleet.reboots += 1;
         // The next one waits for the locks of the images, that is for the disk.
         self.drain(node);
-        let (now, arena) = (self.instant(), self.arena);
+        let (now, arena) = (self.clock.instant(), self.arena);
         let this = &mut self.nodes[node];
         this.card = None;
-        (this.card_wake, this.agent_wake) = (None, None);
+        this.card_wake.stop();
+        this.agent_wake.stop();
         this.switch.disarm();
         this.memory = new_memory(arena, &this.lent, this.places.len());
         this.begin_ledger();
@@ -757,7 +753,7 @@ impl World<'_> {
             }
         }
         let after = self.random.range(1_000_000, 300_000_000);
-        self.schedule(after, Event::Agent(node));
+        self.clock.after(after, Event::Agent(node));
     }
 
     /// The programs of a node look at what they have asked for, and ask for more.
@@ -770,11 +766,11 @@ impl World<'_> {
             }
         }
         let after = self.random.range(self.plan.think / 2, self.plan.think);
-        self.schedule(after, Event::Think(node));
+        self.clock.after(after, Event::Think(node));
     }
 
     fn use_drive(&mut self, node: usize, place: usize) {
-        let may_ask = self.now < self.plan.end + ENCORE;
+        let may_ask = self.clock.now < self.plan.end + ENCORE;
         let loan = self.nodes[node].loan_of(place);
         let Some(mut claim) = self.nodes[node].places[place].claim.clone() else { return };
         if claim.is_stuck
@@ -787,7 +783,7 @@ impl World<'_> {
         let (memory, first) = (self.nodes[node].memory, self.authors.len());
         let (mut random, mut did) = (self.random.fork(), Act::default());
         let this = &mut self.functions[claim.function];
-        let now = Instant::from_nanos(self.now);
+        let now = self.clock.instant();
         let card = self.nodes[node].card.as_mut().expect("it was looked for");
         let acted = survive(|| {
             card.drive_step(now, loan, |driver, pages| {

@@ -18,8 +18,6 @@ mod lending;
 mod member;
 mod network;
 
-use std::collections::BTreeMap;
-
 use base::Instant;
 use base::ledger::Arena;
 use node::agent::Effect;
@@ -31,6 +29,7 @@ use self::member::Node;
 use self::network::{Arrival, Network};
 use crate::checkers::names;
 use crate::client::Finding;
+use crate::clock::Clock;
 use crate::death::{End, Switch, survive};
 use crate::rails;
 use crate::random::Random;
@@ -197,9 +196,7 @@ struct World<'w> {
     random: Random,
     /// Dice of its own: the other worlds stay what they are.
     rail_dice: Random,
-    now: u64,
-    queue: BTreeMap<(u64, u64), Event>,
-    sequence: u64,
+    clock: Clock<Event>,
     nodes: Vec<Node<'w>>,
     functions: Vec<Function<'w>>,
     /// By request: which claim has sent it.
@@ -237,9 +234,7 @@ impl<'w> World<'w> {
             arena,
             seed,
             rail_dice: Random::new(!seed),
-            now: START,
-            queue: BTreeMap::new(),
-            sequence: 0,
+            clock: Clock::new(START),
             functions,
             authors: vec![0],
             claims: 0,
@@ -260,8 +255,8 @@ impl<'w> World<'w> {
         for node in 0..self.nodes.len() {
             self.nodes[node].begin_ledger();
             let after = self.random.below(3_000_000);
-            self.schedule(after, Event::Agent(node));
-            self.schedule(after, Event::Think(node));
+            self.clock.after(after, Event::Agent(node));
+            self.clock.after(after, Event::Think(node));
         }
         // Some are borrowed from the start, as a configuration says; the others come later.
         if self.is_crowd {
@@ -269,16 +264,15 @@ impl<'w> World<'w> {
         } else {
             (0..self.functions.len()).for_each(|_| self.attach());
         }
-        self.schedule(self.plan.peace, Event::Fault);
-        self.schedule(self.plan.peace + 3_000_000, Event::Move);
+        self.clock.after(self.plan.peace, Event::Fault);
+        self.clock.after(self.plan.peace + 3_000_000, Event::Move);
         if rails::are_unlike(self.seed) && !self.is_crowd {
-            self.schedule(self.plan.peace + 1_000_000, Event::Rails);
+            self.clock.after(self.plan.peace + 1_000_000, Event::Rails);
         }
         while self.failure.is_none() && !self.is_over() {
-            let Some(((at, _), event)) = self.queue.pop_first() else {
+            let Some(event) = self.clock.next() else {
                 return self.fail(names::QUIET, "nothing happens any more".into());
             };
-            self.now = self.now.max(at);
             self.happen(event);
         }
     }
@@ -308,7 +302,7 @@ impl<'w> World<'w> {
             return false;
         }
         let unrest = self.unrest();
-        if unrest.is_some() && self.now > self.plan.end + PATIENCE {
+        if unrest.is_some() && self.clock.now > self.plan.end + PATIENCE {
             self.fail(names::QUIET, unrest.clone().unwrap_or_default());
         }
         unrest.is_none()
@@ -322,28 +316,23 @@ impl<'w> World<'w> {
         found.or_else(|| self.owed())
     }
 
-    fn schedule(&mut self, after: u64, event: Event) {
-        self.sequence += 1;
-        self.queue.insert((self.now + after, self.sequence), event);
-    }
-
     fn fail(&mut self, checker: &'static str, what: String) {
         self.failure.get_or_insert((checker, what));
     }
 
     fn note(&mut self, what: &str, node: usize) {
         self.fleet.events += 1;
-        for word in [self.now, what.len() as u64, node as u64] {
+        for word in [self.clock.now, what.len() as u64, node as u64] {
             self.fleet.digest =
                 (self.fleet.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
         }
         if self.trace {
-            eprintln!("{:>12.3} {node:>2} {what}", self.now as f64 / 1000.0);
+            eprintln!("{:>12.3} {node:>2} {what}", self.clock.now as f64 / 1000.0);
         }
     }
 
     fn fault(&mut self) {
-        if self.now >= self.plan.end {
+        if self.clock.now >= self.plan.end {
             self.is_calm = true;
             self.network.calm();
             self.nodes.iter().for_each(|node| node.switch.disarm());
@@ -367,14 +356,14 @@ impl<'w> World<'w> {
             70..82 => {
                 self.network.cut();
                 let after = self.random.range(1_000_000, self.plan.cut);
-                self.schedule(after, Event::Mend);
+                self.clock.after(after, Event::Mend);
             }
             82..90 => self.nodes[node].disk_is_slow = !self.nodes[node].disk_is_slow,
             _ if self.plan.reboots => self.reboot(node),
             _ => self.kill(node),
         }
         let after = self.random.range(self.plan.fault / 4, self.plan.fault * 2);
-        self.schedule(after, Event::Fault);
+        self.clock.after(after, Event::Fault);
     }
 
     /// Somebody gives something back, or borrows something.
@@ -393,7 +382,7 @@ impl<'w> World<'w> {
             self.attach();
         }
         let after = self.random.range(self.plan.moves / 4, self.plan.moves * 2);
-        self.schedule(after, Event::Move);
+        self.clock.after(after, Event::Move);
     }
 
     /// A node has other rails than before; one of those that its lines name stays, so that it is found.
@@ -407,7 +396,7 @@ impl<'w> World<'w> {
             self.set_rails(node, set);
         }
         let after = self.rail_dice.range(self.plan.moves / 4, self.plan.moves);
-        self.schedule(after, Event::Rails);
+        self.clock.after(after, Event::Rails);
     }
 
     /// A function that nobody has comes to a node with a vacant place; now and then one that is not lent just then.
