@@ -1,19 +1,15 @@
 //! A node: its agent's side of a card's life, and the card while one lives.
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, RailId};
 use base::{Instant, Rule};
 use core::time::Duration;
-use link::{Name, Secret};
-use node::{BorrowEdge, Card, CardConfig, FunctionId, LendConfig, LoanConfig, LoanRole, Route};
+use node::{Card, CardConfig};
 
 use crate::checkers::names;
 use crate::death::{End, survive};
 use crate::marks::Mark;
 use crate::media::Media;
-use crate::network::Network;
-use crate::rails;
 use crate::watch::{Scene, Watch};
-use crate::world::{BORROWER, LENDER, NODES, World};
+use crate::world::{BORROWER, LENDER, World};
 
 /// How long a node may be without a card, at most: disks end what was asked of them, the agent pauses since many cards
 /// have hardly lived, and the start takes its time.
@@ -150,7 +146,7 @@ impl<'w> World<'w> {
             return self.report.fail(names::ASSERTION, format!("node {node} is to have a second card"));
         }
         if node == LENDER {
-            if self.in_rings() > 0 && self.rules.has(Rule::DrainBeforeStart) {
+            if self.in_rings() > 0 && self.terms.rules.has(Rule::DrainBeforeStart) {
                 let what = "a card starts while requests of an earlier one are under way".to_owned();
                 return self.report.fail(names::ASSERTION, what);
             }
@@ -215,65 +211,13 @@ impl<'w> World<'w> {
 
     /// The agent's configuration of a node's card.
     pub(crate) fn card_config(&mut self, node: usize) -> CardConfig {
-        let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
-            secret: Secret([index as u8 + 1; 32]),
-            function: FunctionId(index as u32 + 1),
-            group: Group::DEFAULT,
-            generation: LoanGeneration(index as u64),
-            tenancy: loan.tenancy,
-            life: 0,
-            least_incarnation: Incarnation(self.nodes[node].agent.least_incarnation(index)),
-            role: if node == LENDER {
-                let (drive, controller) =
-                    if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };
-                LoanRole::Lend(LendConfig { controller, ..LendConfig::of(drive) })
-            } else {
-                let max_frame = self.frame_bytes;
-                let route =
-                    |rail: RailId| Route { rail, peer: Network::address(LENDER, rail.index()), max_frame };
-                let routes = rails::each(self.rails[0]).map(route).collect();
-                let slot = BorrowEdge::Slot { domain: DomainId((NODES + index) as u32 + 1) };
-                let edge = if self.guests.is_empty() { BorrowEdge::Drive } else { slot };
-                let lender = self.nodes[LENDER].identity.lends_in(domain_of(LENDER));
-                LoanRole::Borrow { lender, routes, io_timeout: loan.io_timeout(), edge }
-            },
-        });
-        let loans = loans.collect();
-        let mut drives = match &self.common {
-            _ if node != LENDER => Vec::new(),
-            Some(drive) => vec![drive.clone()],
-            None => self.loans.iter().map(|loan| loan.config.clone()).collect(),
-        };
-        if let Some(media) = &self.media {
-            drives.iter_mut().enumerate().for_each(|(drive, config)| media.configure(drive, config));
-        }
-        if let Some(volatile) = &self.volatile {
-            drives.iter_mut().enumerate().for_each(|(drive, config)| volatile.configure(drive, config));
+        let mut drives = if node == LENDER { self.terms.drives(&self.loans) } else { Vec::new() };
+        for (drive, config) in drives.iter_mut().enumerate() {
+            self.media.iter().for_each(|media| media.configure(drive, config));
+            self.volatile.iter().for_each(|volatile| volatile.configure(drive, config));
         }
         let mut seed = [0; 32];
         seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
-        CardConfig {
-            identity: self.nodes[node].identity.clone(),
-            name: Name::new(["lender", "borrower", "rival"][node]),
-            domain: domain_of(node),
-            incarnation: Incarnation(self.nodes[node].incarnation),
-            life: self.nodes[node].life_id(),
-            restored_as: None,
-            generation: CardGeneration(self.nodes[node].generation()),
-            seed: Secret(seed),
-            protection: self.protection[usize::from(node != LENDER)],
-            rails: rails::config(self.rails[usize::from(node != LENDER)], self.frame_bytes),
-            drives: drives.into_iter().map(Some).collect(),
-            loans,
-            holders: self.nodes[node].holders.clone(),
-            // Often, so that keys are replaced in the middle of everything else.
-            rekey_frames: 300,
-            rules: self.rules,
-        }
+        self.terms.config((node, &self.nodes), &self.loans, drives, seed)
     }
-}
-
-/// Where a node is.
-fn domain_of(node: usize) -> DomainId {
-    DomainId(node as u32 + 1)
 }

@@ -15,9 +15,22 @@ const GIVE_BACK: u64 = 8_000_000_000;
 /// What is longer than a world's other absences.
 const LONG: u64 = 1_000_000_000;
 
+/// What a borrower does next, or what is done to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Move {
+    /// It gives everything back.
+    Leave(usize),
+    /// Its program is killed, and started again after so long.
+    Die(usize, u64),
+    /// Nobody reaches it for so long.
+    Part(usize, u64),
+    /// The lender's program is killed and started again; its machine, and what its files have, stay.
+    RestartLender,
+}
+
 /// The plan of a contest.
 pub(crate) struct Contest {
-    pub(crate) random: Random,
+    random: Random,
     /// Moves that are left.
     moves: u32,
     /// Absences for longer than the hold time that are left.
@@ -53,6 +66,53 @@ impl Contest {
         self.moments = 400;
     }
 
+    /// Either borrower.
+    pub(crate) fn any_borrower(&mut self) -> usize {
+        self.random.range(BORROWER as u64, RIVAL as u64) as usize
+    }
+
+    /// The next move, if it is time for one. `holder` is who has a loan that both want.
+    fn next_move(&mut self, now: u64, loans: usize, holder: impl Fn(usize) -> Option<usize>) -> Option<Move> {
+        if self.moves == 0 || self.away_until > now {
+            return None;
+        }
+        self.moves -= 1;
+        let dice = self.random.below(100);
+        let node = self.any_borrower();
+        let loan = self.random.index(loans);
+        if self.long > 0
+            && self.random.chance(600)
+            && let Some(holder) = holder(loan)
+        {
+            self.long -= 1;
+            let lasts = HOLD.as_nanos() as u64 + self.random.below(20_000_000_000);
+            let dies = self.random.chance(400);
+            return Some(if dies { Move::Die(holder, lasts) } else { Move::Part(holder, lasts) });
+        }
+        let lasts = self.absence();
+        match dice {
+            0..30 => Some(Move::Leave(node)),
+            30..50 => Some(Move::Die(node, lasts)),
+            50..80 => Some(Move::Part(node, lasts)),
+            _ => self.restarts.then_some(Move::RestartLender),
+        }
+    }
+
+    /// How long a node stays away.
+    fn absence(&mut self) -> u64 {
+        let random = &mut self.random;
+        if random.chance(self.moments) {
+            random.range(1_000_000, 300_000_000)
+        } else {
+            random.range(300_000_000, 4_000_000_000)
+        }
+    }
+
+    /// Somebody is not to be reached until then.
+    fn wait(&mut self, until: u64) {
+        self.away_until = self.away_until.max(until);
+    }
+
     /// Whether somebody stays away for long: faults are rare then.
     pub(crate) fn is_waiting(&self, now: u64) -> bool {
         self.away_until > now + LONG
@@ -73,62 +133,24 @@ impl World<'_> {
     /// What the borrowers do next.
     pub(crate) fn next_move(&mut self) {
         let Some(contest) = &mut self.contest else { return };
-        let is_calm = self.faults.are_over();
-        let after = if is_calm { 20_000_000 } else { contest.random.range(5_000_000, 60_000_000) };
-        if is_calm {
+        if self.faults.are_over() {
             self.settle();
-        } else if contest.moves > 0 && contest.away_until <= self.clock.now {
-            contest.moves -= 1;
-            self.make_move();
+            return self.clock.after(20_000_000, Event::Contest);
+        }
+        let after = contest.random.range(5_000_000, 60_000_000);
+        let (loans, clients) = (&self.loans, &self.clients);
+        let holder = |loan: usize| {
+            let is_wanted = |node: &usize| clients.want(*node, loan);
+            loans[loan].holder.filter(is_wanted).filter(|node| is_wanted(&(BORROWER + RIVAL - node)))
+        };
+        match contest.next_move(self.clock.now, loans.len(), holder) {
+            Some(Move::Leave(node)) => self.give_everything_back(node),
+            Some(Move::Die(node, lasts)) => self.kill_program(node, lasts),
+            Some(Move::Part(node, lasts)) => self.isolate(node, lasts),
+            Some(Move::RestartLender) => self.lose_ledger(LENDER),
+            None => {}
         }
         self.clock.after(after, Event::Contest);
-    }
-
-    fn make_move(&mut self) {
-        let Some(contest) = &mut self.contest else { return };
-        let dice = contest.random.below(100);
-        let restarts = contest.restarts;
-        let node = contest.random.range(BORROWER as u64, RIVAL as u64) as usize;
-        let loan = contest.random.index(self.loans.len());
-        if contest.long > 0
-            && contest.random.chance(600)
-            && let Some(holder) = self.loans[loan].holder
-            && self.clients.want(holder, loan)
-            && self.clients.want(BORROWER + RIVAL - holder, loan)
-        {
-            let Some(contest) = &mut self.contest else { return };
-            contest.long -= 1;
-            let lasts = HOLD.as_nanos() as u64 + contest.random.below(20_000_000_000);
-            let dies = contest.random.chance(400);
-            return if dies { self.kill_program(holder, lasts) } else { self.isolate(holder, lasts) };
-        }
-        let lasts = self.absence();
-        match dice {
-            0..30 => self.give_everything_back(node),
-            30..50 => self.kill_program(node, lasts),
-            50..80 => self.isolate(node, lasts),
-            _ if restarts => self.restart_lender(),
-            _ => {}
-        }
-    }
-
-    /// How long a node stays away.
-    fn absence(&mut self) -> u64 {
-        let Some(contest) = &mut self.contest else { return 0 };
-        let random = &mut contest.random;
-        if random.chance(contest.moments) {
-            random.range(1_000_000, 300_000_000)
-        } else {
-            random.range(300_000_000, 4_000_000_000)
-        }
-    }
-
-    /// Somebody is not to be reached for so long.
-    fn wait(&mut self, lasts: u64) {
-        let until = self.clock.now + lasts;
-        if let Some(contest) = &mut self.contest {
-            contest.away_until = contest.away_until.max(until);
-        }
     }
 
     /// A node is asked to end, and gives back what it has.
@@ -171,7 +193,7 @@ impl World<'_> {
     /// A node that gives back what it has is done with that, or takes too long.
     pub(crate) fn end_program(&mut self, node: usize, life: u64) {
         if self.nodes[node].life == life {
-            let lasts = self.absence();
+            let lasts = self.contest.as_mut().map_or(0, Contest::absence);
             self.kill_program(node, lasts);
         }
     }
@@ -188,7 +210,7 @@ impl World<'_> {
         if contest.random.chance(100) {
             self.clients.give_up(node);
         } else if !self.faults.are_over() {
-            self.wait(lasts);
+            contest.wait(self.clock.now + lasts);
             self.clock.after(lasts, Event::Return(node));
         }
     }
@@ -208,15 +230,10 @@ impl World<'_> {
         if self.network.islands[node] {
             return;
         }
-        self.wait(lasts);
+        self.contest.iter_mut().for_each(|contest| contest.wait(self.clock.now + lasts));
         self.network.islands[node] = true;
         self.report.log.event(self.clock.now, Some(node), "island", lasts, 0);
         self.clock.after(lasts, Event::Join(node));
-    }
-
-    /// The lender's program is killed and started again; its machine, and what its files have, stay.
-    fn restart_lender(&mut self) {
-        self.lose_ledger(LENDER);
     }
 
     /// Faults are over: everybody comes back who wants anything, and whoever wants nothing more of a loan gives back

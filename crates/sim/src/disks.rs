@@ -78,7 +78,7 @@ impl<'w> World<'w> {
         if self.dies_hearing(&work, result) {
             return;
         }
-        if !self.rules.has(Rule::MarkEffects) {
+        if !self.terms.rules.has(Rule::MarkEffects) {
             self.loans[loan].unmarked.push(work.id);
             let after = self.random.below(6_000_000);
             return self.clock.after(after, Event::Mark(loan));
@@ -202,7 +202,7 @@ impl<'w> World<'w> {
 
     /// A new card of the lender hears what earlier ones were told, before it serves anything. False if it dies of that.
     pub(crate) fn tell_losses(&mut self) -> bool {
-        let heeds = self.rules.has(Rule::HeedTheDead);
+        let heeds = self.terms.rules.has(Rule::HeedTheDead);
         for drive in 0..self.media.as_ref().map_or(0, Media::drives) {
             let inheritance = self.media.as_ref().map(|media| media.inheritance(drive));
             let (orders, losses) = inheritance.unwrap_or_default();

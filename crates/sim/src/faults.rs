@@ -3,15 +3,15 @@
 use link::Tenancy;
 
 use crate::checkers::names;
+use crate::contest::Contest;
 use crate::death::Switch;
 use crate::edge::Edge;
 use crate::identity::{holder_of, life_of_id};
 use crate::marks::Mark;
 use crate::media::Media;
-use crate::network::RAILS;
 use crate::random::Random;
 use crate::volatile::Volatile;
-use crate::world::{BORROWER, Event, LENDER, RIVAL, World};
+use crate::world::{BORROWER, Event, LENDER, World};
 
 /// Mean nanoseconds between two faults while a node stays away for long.
 const LONG_PAUSE: u64 = 8_000_000_000;
@@ -66,6 +66,30 @@ impl Faults {
     /// Everything passes, and everybody lives, from now on.
     pub(crate) fn are_over(&self) -> bool {
         self.over_since.is_some()
+    }
+
+    /// The rails that are cut, and for how long.
+    fn next_cut(&mut self, is_cut: bool) -> Option<(u64, u64)> {
+        let random = &mut self.random;
+        // A network that is always cut tells little.
+        if is_cut && random.chance(800) {
+            return None;
+        }
+        let rails = match random.below(10) {
+            0..4 => 0b0101 << random.below(2),
+            4..8 => 1 << random.below(4),
+            _ => 0b1111,
+        };
+        let is_long = self.long_cuts && rails == 0b1111;
+        let lasts = match random.below(10) {
+            _ if is_long => random.range(3_000_000_000, 9_000_000_000),
+            0..7 => random.range(1_000_000, 60_000_000),
+            _ => random.range(60_000_000, 1_500_000_000),
+        };
+        if is_long {
+            self.long_cuts = random.chance(500);
+        }
+        Some((rails, lasts))
     }
 
     /// Lets a card die some time.
@@ -128,9 +152,7 @@ impl World<'_> {
     }
 
     fn any_borrower(&mut self) -> usize {
-        self.contest
-            .as_mut()
-            .map_or(BORROWER, |contest| contest.random.range(BORROWER as u64, RIVAL as u64) as usize)
+        self.contest.as_mut().map_or(BORROWER, Contest::any_borrower)
     }
 
     fn kill(&mut self, node: usize) {
@@ -144,58 +166,22 @@ impl World<'_> {
     }
 
     fn cut(&mut self) {
-        let random = &mut self.faults.random;
-        // A network that is always cut tells little.
-        if self.network.cuts.iter().flatten().any(|cuts| *cuts > 0) && random.chance(800) {
-            return;
-        }
-        let rails = match random.below(10) {
-            0..4 => 0b0101 << random.below(2),
-            4..8 => 1 << random.below(4),
-            _ => 0b1111,
-        };
-        let long = self.faults.long_cuts && rails == 0b1111;
-        let lasts = match random.below(10) {
-            _ if long => random.range(3_000_000_000, 9_000_000_000),
-            0..7 => random.range(1_000_000, 60_000_000),
-            _ => random.range(60_000_000, 1_500_000_000),
-        };
-        if long {
-            self.faults.long_cuts = random.chance(500);
-        }
-        self.each_rail(rails, |cuts| *cuts += 1);
+        let Some((rails, lasts)) = self.faults.next_cut(self.network.is_cut()) else { return };
+        self.network.cut(rails);
         self.report.log.event(self.clock.now, None, "cut", rails, lasts);
-        let both = (0..RAILS).all(|rail| (0..2).any(|node| self.network.cuts[node][rail] > 0));
-        self.report.marks.set_if(Mark::BothRailsCut, both);
+        self.report.marks.set_if(Mark::BothRailsCut, self.network.are_both_cut());
         self.report.marks.set_if(Mark::OneWayCut, rails.count_ones() == 1);
         self.clock.after(lasts, Event::Mend(rails));
     }
 
-    /// Bit `2 * node + rail` stands for what `node` sends on `rail`: bits 0 and 2 are rail 0, bits 1 and 3 rail 1.
-    fn each_rail(&mut self, rails: u64, change: impl Fn(&mut u32)) {
-        // The rival's rails go with the borrower's.
-        let (two, third) = self.network.cuts.split_at_mut(2);
-        let borrower = rails >> RAILS;
-        for (bit, cuts) in third.iter_mut().flatten().enumerate() {
-            if borrower & 1 << bit != 0 {
-                change(cuts);
-            }
-        }
-        for (bit, cuts) in two.iter_mut().flatten().enumerate() {
-            if rails & 1 << bit != 0 {
-                change(cuts);
-            }
-        }
-    }
-
     pub(crate) fn mend(&mut self, rails: u64) {
         self.report.log.event(self.clock.now, None, "mend", rails, 0);
-        self.each_rail(rails, |cuts| *cuts = cuts.saturating_sub(1));
+        self.network.mend(rails);
     }
 
     /// Old frames, or false ones.
     fn inject(&mut self, forged: bool) {
-        if !forged && !self.former.is_empty() && self.faults.random.chance(200) {
+        if !forged && self.siege.has_recorded() && self.faults.random.chance(200) {
             self.repeat_former(2_000_000);
         }
         for _ in 0..self.faults.random.range(1, 12) {

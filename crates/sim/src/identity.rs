@@ -3,17 +3,16 @@
 //! life that is long over.
 
 use base::ids::{Incarnation, LifeId, RailId};
-use base::times::{HANDSHAKE_RETRY_MAX, REFUSAL_PAUSE};
+use base::times::REFUSAL_PAUSE;
 use link::Tenancy;
 use link::frame::{Header, Kind};
-use node::{Address, Card, Egress, NodeLedger};
+use node::{Address, Card, NodeLedger};
 
-use crate::checkers::freshness::Origin;
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::contest::Contest;
 use crate::marks::Mark;
-use crate::network::{Fate, Frame, Network};
+use crate::network::{Fate, Frame, first_messages};
 use crate::random::Random;
 use crate::world::{BORROWER, Event, LENDER, NODES, RIVAL, World};
 
@@ -104,29 +103,7 @@ impl World<'_> {
         let now = self.clock.instant();
         let memory = config.new_memory(self.arena);
         let mut card = Card::new(memory, None, config, now).expect("the memory was made for it");
-        let mut old = Vec::new();
-        for attempt in 0..ATTEMPTS {
-            let now = now + HANDSHAKE_RETRY_MAX * attempt as u32;
-            card.handle_timeout(now);
-            while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
-                let (Egress::Rail(rail), Some(to)) = (sent.way, sent.to) else { continue };
-                let rail = rail.get();
-                let bytes = self.buffer[..sent.len].to_vec();
-                let (from, origin) = (REPEATER, Origin::Peer);
-                old.push(Frame {
-                    to: LENDER,
-                    rail,
-                    at: Network::rail_of(to),
-                    from,
-                    bytes,
-                    origin,
-                    first: 0,
-                    sent: 0,
-                    by: life,
-                    proof: None,
-                });
-            }
-        }
+        let old = first_messages(&mut card, ATTEMPTS as u32, (REPEATER, life), now);
         if let Some(identity) = &mut self.identity {
             identity.old = old;
         }

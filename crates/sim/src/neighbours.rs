@@ -63,6 +63,38 @@ impl Neighbours {
     pub(crate) fn read(&mut self, node: usize) -> Option<Vec<u8>> {
         self.memory.rings[node].pop_front()
     }
+
+    /// A card has met this life of the other one: if that is news, the agents agree after so long.
+    fn met(&mut self, node: usize, peer: (NodeId, Incarnation)) -> Option<u64> {
+        let is_news = self.memory.met[node].replace(peer) != Some(peer);
+        is_news.then(|| {
+            self.memory.told[node] = false;
+            self.random.range(20_000, 3_000_000)
+        })
+    }
+
+    /// A card has given up its channel with the other one.
+    fn left(&mut self, node: usize) {
+        (self.memory.met[node], self.memory.told[node]) = (None, false);
+    }
+
+    /// The agents agree on new memory, if both have met who lives now: whose card hears of it first.
+    fn agree(&mut self, lives: [(NodeId, Incarnation); 2]) -> Option<usize> {
+        let memory = &mut self.memory;
+        if memory.met != [Some(lives[1]), Some(lives[0])] || memory.told == [true, true] {
+            return None;
+        }
+        memory.rings.iter_mut().for_each(VecDeque::clear);
+        memory.told = [true, true];
+        Some(self.random.index(2))
+    }
+
+    /// The agents part, any time or because a node has a new life: if they agree again by themselves, after how long.
+    fn part(&mut self, rebooted: Option<usize>) -> Option<u64> {
+        self.memory.told = [false, false];
+        let after = self.random.range(100_000, 20_000_000);
+        rebooted.map(|node| self.memory.met[node] = None).is_none().then_some(after)
+    }
 }
 
 impl World<'_> {
@@ -70,10 +102,7 @@ impl World<'_> {
     pub(crate) fn neighbour_met(&mut self, node: usize, peer: (NodeId, Incarnation)) {
         let other = self.nodes[1 - node.min(1)].identity.id();
         let Some(neighbours) = self.neighbours.as_mut().filter(|_| peer.0 == other) else { return };
-        let memory = &mut neighbours.memory;
-        if memory.met[node].replace(peer) != Some(peer) {
-            memory.told[node] = false;
-            let after = neighbours.random.range(20_000, 3_000_000);
+        if let Some(after) = neighbours.met(node, peer) {
             self.clock.after(after, Event::Agree);
             self.tell_neighbour(node, false);
         }
@@ -81,9 +110,9 @@ impl World<'_> {
 
     /// A card has given up a channel: if it was that one, there is no memory any more.
     pub(crate) fn neighbour_left(&mut self, node: usize) {
-        let is_there = self.neighbour_place(node).is_some();
-        let Some(neighbours) = self.neighbours.as_mut().filter(|_| !is_there) else { return };
-        (neighbours.memory.met[node], neighbours.memory.told[node]) = (None, false);
+        if self.neighbour_place(node).is_none() {
+            self.neighbours.iter_mut().for_each(|neighbours| neighbours.left(node));
+        }
     }
 
     /// The place of the other one among the peers of a node's card.
@@ -91,25 +120,16 @@ impl World<'_> {
         self.nodes[node].place_of(&self.nodes[1 - node.min(1)])
     }
 
-    /// The agents agree on new memory, if both have met who lives now.
+    /// The agents agree on new memory.
     pub(crate) fn agree(&mut self) {
-        let lives = [0, 1].map(|node: usize| {
-            let agent = &self.nodes[node].agent;
-            let least = (0..self.loans.len()).map(|loan| agent.least_incarnation(loan)).max();
-            let incarnation = self.nodes[node].incarnation.max(least.unwrap_or_default());
-            (self.nodes[node].identity.id(), Incarnation(incarnation))
-        });
-        let Some(neighbours) = &mut self.neighbours else { return };
-        let memory = &mut neighbours.memory;
-        if memory.met != [Some(lives[1]), Some(lives[0])] || memory.told == [true, true] {
+        let loans = self.loans.len();
+        let lives = [0, 1].map(|node: usize| self.nodes[node].known_as(loans));
+        let Some(first) = self.neighbours.as_mut().and_then(|neighbours| neighbours.agree(lives)) else {
             return;
-        }
-        memory.rings.iter_mut().for_each(VecDeque::clear);
-        memory.told = [true, true];
+        };
         self.report.marks.set(Mark::MemoryShared);
         self.report.log.event(self.clock.now, None, "agree", 0, 0);
         // One card hears of it before the other one.
-        let first = self.neighbours.as_mut().map_or(0, |neighbours| neighbours.random.index(2));
         for node in [first, 1 - first] {
             self.tell_neighbour(node, true);
         }
@@ -118,12 +138,7 @@ impl World<'_> {
     /// The agents part, and agree again later: any time, or because `node` has a new life.
     pub(crate) fn part(&mut self, rebooted: Option<usize>) {
         let Some(neighbours) = &mut self.neighbours else { return };
-        let memory = &mut neighbours.memory;
-        memory.told = [false, false];
-        let after = neighbours.random.range(100_000, 20_000_000);
-        if let Some(node) = rebooted {
-            memory.met[node] = None;
-        } else {
+        if let Some(after) = neighbours.part(rebooted) {
             self.clock.after(after, Event::Agree);
         }
         self.report.log.event(self.clock.now, None, "part", 0, 0);

@@ -1,13 +1,15 @@
 //! The network between the nodes: each rail reaches each other one, and each direction has manners of its own.
 
+use base::Instant;
 use base::ids::RailId;
-use link::frame::{Header, ROUTE};
-use node::Address;
+use base::times::HANDSHAKE_RETRY_MAX;
+use link::frame::{Header, MAX_FRAME, ROUTE};
+use node::{Address, Card, Egress};
 
 use crate::checkers::freshness::Origin;
 use crate::checkers::single_owner::Life;
 use crate::random::Random;
-use crate::world::NODES;
+use crate::world::{LENDER, NODES};
 
 /// Rails of most simulated nodes.
 pub(crate) const RAILS: usize = 2;
@@ -35,6 +37,36 @@ pub(crate) struct Frame {
     pub(crate) proof: Option<u64>,
 }
 
+/// What a card sends in so many attempts to reach the lender, for whoever repeats it later.
+pub(crate) fn first_messages(
+    card: &mut Card<'_>,
+    attempts: u32,
+    (from, by): (Address, Life),
+    now: Instant,
+) -> Vec<Frame> {
+    let (mut frames, mut buffer) = (Vec::new(), vec![0; MAX_FRAME]);
+    for attempt in 0..attempts {
+        let now = now + HANDSHAKE_RETRY_MAX * attempt;
+        card.handle_timeout(now);
+        while let Some(sent) = card.poll_transmit(now, &mut buffer) {
+            let (Egress::Rail(rail), Some(to)) = (sent.way, sent.to) else { continue };
+            frames.push(Frame {
+                to: LENDER,
+                rail: rail.get(),
+                at: Network::rail_of(to),
+                from,
+                bytes: buffer[..sent.len].to_vec(),
+                origin: Origin::Peer,
+                first: 0,
+                sent: 0,
+                by,
+                proof: None,
+            });
+        }
+    }
+    frames
+}
+
 /// How a network treats frames; shares are of a thousand.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Manners {
@@ -58,7 +90,7 @@ pub(crate) struct Network {
     random: Random,
     pub(crate) manners: Manners,
     /// By sending node and rail, of those with more the even and the odd ones: how many cuts are in the way.
-    pub(crate) cuts: [[u32; RAILS]; NODES],
+    cuts: [[u32; RAILS]; NODES],
     /// Nodes that nobody reaches, and that reach nobody.
     pub(crate) islands: [bool; NODES],
     archive: [Vec<Frame>; NODES],
@@ -104,6 +136,35 @@ impl Network {
         self.manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
         self.cuts = [[0; RAILS]; NODES];
         self.islands = [false; NODES];
+    }
+
+    /// Rails go. Bit `2 * node + rail` stands for what `node` sends on `rail`: bits 0 and 2 are rail 0, bits 1 and 3
+    /// rail 1.
+    pub(crate) fn cut(&mut self, rails: u64) {
+        self.each_rail(rails, |cuts| *cuts += 1);
+    }
+
+    /// They come back.
+    pub(crate) fn mend(&mut self, rails: u64) {
+        self.each_rail(rails, |cuts| *cuts = cuts.saturating_sub(1));
+    }
+
+    fn each_rail(&mut self, rails: u64, change: impl Fn(&mut u32)) {
+        // The rival's rails go with the borrower's.
+        let bits = [rails, rails >> RAILS, rails >> RAILS];
+        for (bits, cuts) in bits.into_iter().zip(&mut self.cuts) {
+            (0..RAILS).filter(|rail| bits & 1 << rail != 0).for_each(|rail| change(&mut cuts[rail]));
+        }
+    }
+
+    /// Whether something is cut.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cuts.iter().flatten().any(|cuts| *cuts > 0)
+    }
+
+    /// Whether both rails of the first two nodes are, one way or the other.
+    pub(crate) fn are_both_cut(&self) -> bool {
+        (0..RAILS).all(|rail| (0..2).any(|node| self.cuts[node][rail] > 0))
     }
 
     /// A node sends a frame; what the network makes of it.

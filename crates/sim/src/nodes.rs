@@ -1,13 +1,12 @@
 //! A node: its agent's side of a card's life, its state folder, and the card while one lives.
 
-use base::RuleSet;
-use base::ids::LifeId;
-use base::ledger::{Arena, Journal, RawMemory};
-use node::agent::Agent;
-use node::{Card, LoanKind, NodeKey, NodeLedger, Whereabouts};
 use std::collections::BTreeSet;
 
-use base::Instant;
+use base::ids::{Incarnation, LifeId, NodeId};
+use base::ledger::{Arena, Journal, RawMemory};
+use base::{Instant, RuleSet};
+use node::agent::Agent;
+use node::{Card, LoanKind, NodeKey, NodeLedger, Whereabouts};
 
 use crate::checkers::Verdict;
 use crate::checkers::single_owner::Life;
@@ -137,6 +136,12 @@ impl<'w> Node<'w> {
         let Some(peer) = peer else { return 0 };
         let rails = peer.addresses().filter_map(|(path, _)| path.rails());
         rails.map(|(_, rail)| rail).collect::<BTreeSet<_>>().len()
+    }
+
+    /// As whom others meet it, who may have been asked to call it by a greater number.
+    pub(crate) fn known_as(&self, loans: usize) -> (NodeId, Incarnation) {
+        let least = (0..loans).map(|loan| self.agent.least_incarnation(loan)).max().unwrap_or_default();
+        (self.identity.id(), Incarnation(self.incarnation.max(least)))
     }
 
     /// The place of another one among the peers of its card.

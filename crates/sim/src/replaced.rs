@@ -106,7 +106,7 @@ impl World<'_> {
             return self.report.fail(names::DISK, "a block has bytes that nobody has written".into());
         };
         lent.shared.model.replaced(left, content.filter(|_| is_borrowed), lent.shared.tick);
-        if number > 0 && self.rules.has(Rule::LookAtImages) {
+        if number > 0 && self.terms.rules.has(Rule::LookAtImages) {
             lent.tenancy = lent.tenancy.renewed(lender);
             lent.displaced[BORROWER] = true;
             self.report.log.event(self.clock.now, Some(LENDER), "other", loan as u64, lent.tenancy.number);

@@ -5,14 +5,13 @@ use core::time::Duration;
 
 use base::times::{HANDSHAKE_RETRY_MAX, PENDING_KEYS};
 use link::State;
-use node::{Address, Card, Egress, NodeKey};
+use node::{Address, Card, NodeKey};
 
 use crate::cards::LONGEST_ABSENCE;
-use crate::checkers::freshness::Origin;
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::marks::Mark;
-use crate::network::{Frame, Network};
+use crate::network::{Frame, first_messages};
 use crate::world::{BORROWER, Event, LENDER, World};
 
 /// Former borrowers.
@@ -26,44 +25,41 @@ const REPEAT: u64 = 5_000;
 /// An answer, and the first frame behind it; and for the cards to start.
 const MARGIN: Duration = Duration::from_millis(50);
 
+/// Who keeps the borrower out.
+#[derive(Default)]
+pub(crate) struct Siege {
+    /// Old first messages of nodes that are gone.
+    former: Vec<Frame>,
+    /// They are being repeated since the beginning, and the borrower is not served yet.
+    is_on: bool,
+}
+
+impl Siege {
+    pub(crate) fn has_recorded(&self) -> bool {
+        !self.former.is_empty()
+    }
+}
+
 impl World<'_> {
-    /// Records what former borrowers have sent.
-    pub(crate) fn record_former(&mut self) {
+    /// Former borrowers repeat from now on what they have sent.
+    pub(crate) fn begin_siege(&mut self) {
         for node in 0..NODES {
             let mut config = self.card_config(BORROWER);
             config.identity = NodeKey::numbered(0x1000 + node);
             let now = self.clock.instant();
             let memory = config.new_memory(self.arena);
             let mut card = Card::new(memory, None, config, now).expect("the memory was made for it");
-            for attempt in 0..ATTEMPTS {
-                let now = now + HANDSHAKE_RETRY_MAX * attempt as u32;
-                card.handle_timeout(now);
-                while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
-                    let (Egress::Rail(rail), Some(to)) = (sent.way, sent.to) else { continue };
-                    let rail = rail.get();
-                    let bytes = self.buffer[..sent.len].to_vec();
-                    let (from, origin, by) = (REPEATER, Origin::Peer, Life { node: BORROWER, number: 0 });
-                    self.former.push(Frame {
-                        to: LENDER,
-                        rail,
-                        at: Network::rail_of(to),
-                        from,
-                        bytes,
-                        origin,
-                        first: 0,
-                        sent: 0,
-                        by,
-                        proof: None,
-                    });
-                }
-            }
+            let who = (REPEATER, Life { node: BORROWER, number: 0 });
+            self.siege.former.extend(first_messages(&mut card, ATTEMPTS as u32, who, now));
         }
+        self.siege.is_on = true;
+        self.repeat_former(4_000_000);
     }
 
     /// Whether those who have recorded something still keep the borrower from its drives: faults begin later then, but
     /// for cards that die. It is only for a moment.
     pub(crate) fn is_besieged(&mut self) -> bool {
-        if !self.siege {
+        if !self.siege.is_on {
             return false;
         }
         // The borrower opens with the answer; the lender with the first frame that uses it, and as soon as it is
@@ -71,11 +67,11 @@ impl World<'_> {
         let lender = self.nodes[LENDER].card.as_ref();
         let states = || (0..self.loans.len()).map(|loan| lender.map(|card| card.state(loan)));
         let is_kept_out = states().any(|state| !matches!(state, Some(State::Open | State::Resetting)));
-        self.siege = !states().all(|state| state == Some(State::Open));
+        self.siege.is_on = !states().all(|state| state == Some(State::Open));
         if is_kept_out && u128::from(self.clock.now) > self.longest_siege().as_nanos() {
             self.report.fail(names::NEWCOMER, "old first messages keep the borrower out".into());
         }
-        self.siege
+        self.siege.is_on
     }
 
     /// How long the borrower may be kept out: an attempt that fails is followed by the next after
@@ -90,18 +86,16 @@ impl World<'_> {
     /// An answer of the lender was seen on its way to `to`.
     pub(crate) fn besiege(&mut self, to: Address) {
         // Answers to what was repeated are of no use to anyone.
-        if self.siege && to != REPEATER {
+        if self.siege.is_on && to != REPEATER {
             self.repeat_former(REPEAT);
         }
     }
 
     /// Everything recorded comes within so many nanoseconds.
     pub(crate) fn repeat_former(&mut self, within: u64) {
-        self.report.marks.set_if(Mark::FormerReplayed, !self.former.is_empty());
-        for index in 0..self.former.len() {
-            let frame = self.former[index].clone();
-            let after = self.random.below(within);
-            self.clock.after(after, Event::Arrival(frame));
+        self.report.marks.set_if(Mark::FormerReplayed, !self.siege.former.is_empty());
+        for frame in &self.siege.former {
+            self.clock.after(self.random.below(within), Event::Arrival(frame.clone()));
         }
     }
 }

@@ -2,16 +2,12 @@
 
 use std::rc::Rc;
 
-use base::RuleSet;
 use base::ledger::Arena;
 use base::times::HOLD;
 
-use link::Protection;
-use node::LoanKind;
 use node::agent::Effect;
 
 use crate::checkers::names;
-use crate::client::Client;
 use crate::clock::Clock;
 use crate::contest::Contest;
 use crate::death::{End, Switch, survive};
@@ -19,18 +15,20 @@ use crate::edge::Clients;
 use crate::faults::Faults;
 use crate::guest::{Guest, Memories};
 use crate::identity::Identity;
-use crate::loans::{Loan, common_drive, protection};
+use crate::loans::Loan;
 use crate::media::Media;
 use crate::neighbours::Neighbours;
 use crate::network::{Frame, Network};
 use crate::nodes::Node;
-use crate::rails;
 use crate::random::Random;
 use crate::replaced::Replaced;
 use crate::report::Report;
-use crate::shared::{self, Shared};
-use crate::slot::{SharedMemories, SlotSocket, has_guests};
+use crate::setting::Setting;
+use crate::shared::Shared;
+use crate::siege::Siege;
+use crate::slot::{SharedMemories, SlotSocket};
 use crate::spoof::Spoofer;
+use crate::terms::Terms;
 use crate::volatile::Volatile;
 use crate::watch::Watch;
 use crate::{Failure, Options, Summary};
@@ -46,12 +44,6 @@ pub(crate) const NODES: usize = 3;
 
 /// Virtual nanoseconds after the end of all faults in which everything has to end.
 const PATIENCE: u64 = 60_000_000_000;
-/// Told from other seeds.
-const IMPATIENT: u64 = 0x1a7e_0000_0000;
-/// Told from other seeds.
-const PROTECTION: u64 = 0x9207_ec70_0000;
-/// Mixed into the seed of the dice for a drive that both loans share.
-const COMMON_DRIVE: u64 = 0x5a5a;
 /// Events of one run, against runs that never end.
 const MOST_EVENTS: u64 = 20_000_000;
 
@@ -109,15 +101,13 @@ pub(crate) enum Event {
 /// Everything.
 pub(crate) struct World<'w> {
     pub(crate) arena: &'w Arena,
-    pub(crate) rules: RuleSet,
+    pub(crate) terms: Terms,
     pub(crate) random: Random,
     pub(crate) clock: Clock<Event>,
     pub(crate) report: Report,
     /// Two, or with a rival three.
     pub(crate) nodes: Vec<Node<'w>>,
     pub(crate) loans: Vec<Loan<'w>>,
-    /// The drive of which each loan lends a virtual function; else each has a drive of its own.
-    pub(crate) common: Option<device::nvme::Config>,
     /// In some worlds they have one namespace together.
     pub(crate) shared: Option<Shared>,
     /// In some worlds media fail.
@@ -132,25 +122,18 @@ pub(crate) struct World<'w> {
     pub(crate) slots: Vec<SlotSocket>,
     pub(crate) memories: SharedMemories<'w>,
     pub(crate) network: Network,
-    /// Rails of the lender, and of who borrows, as bits.
-    pub(crate) rails: [u8; 2],
     /// In some worlds the nodes are on one machine.
     pub(crate) neighbours: Option<Neighbours>,
     pub(crate) faults: Faults,
     pub(crate) watch: Watch,
-    /// Old first messages of nodes that are gone.
-    pub(crate) former: Vec<Frame>,
-    /// They are being repeated since the beginning, and the borrower is not served yet.
-    pub(crate) siege: bool,
+    /// In some worlds old first messages keep the borrower out.
+    pub(crate) siege: Siege,
     /// In some worlds there is a rival.
     pub(crate) contest: Option<Contest>,
     /// In some, state folders are restored and copied.
     pub(crate) identity: Option<Identity>,
     /// In some, somebody repeats frames faster than the network.
     pub(crate) spoofer: Option<Spoofer>,
-    pub(crate) frame_bytes: usize,
-    /// What the lender and those who borrow accept.
-    pub(crate) protection: [Protection; 2],
     pub(crate) buffer: Vec<u8>,
     pub(crate) seed: u64,
 }
@@ -177,102 +160,37 @@ pub(crate) fn run(seed: u64, options: &Options) -> Result<Summary, Failure> {
 impl<'w> World<'w> {
     fn new(seed: u64, options: &Options, arena: &'w Arena, switches: [&'w Switch<'w>; NODES]) -> Self {
         let mut random = Random::new(seed);
-        let rules = if random.chance(250) { options.rules.with_tight_credits() } else { options.rules };
-        let frame_bytes = [1452, 8952, 65_507][random.index(3)];
-        let shared = Shared::of(seed);
-        let is_shared = shared.is_some();
-        let media = Media::of(seed).filter(|_| !is_shared);
-        let replaced = Replaced::of(seed).filter(|_| !is_shared && media.is_none());
-        let media = media.or_else(|| replaced.as_ref().map(|_| Media::sound(seed)));
-        let is_pair = is_shared || media.as_ref().is_some_and(|media| media.is_common);
-        let count = if random.chance(250) || is_pair { shared::LOANS } else { 1 };
-        // Dice of its own: the other worlds stay what they are.
-        let impatient = Random::new(seed ^ IMPATIENT).chance(200);
-        let mut loans: Vec<_> = if is_shared {
-            shared::loans(&mut random)
-        } else {
-            (0..count).map(|index| Loan::new(&mut random, index, impatient)).collect()
-        };
-        let is_common = match &media {
-            Some(media) => media.is_common,
-            None => count > 1 && Random::new(seed ^ COMMON_DRIVE).chance(600),
-        };
-        let common = if is_shared {
-            Some(shared::drive(&mut loans))
-        } else {
-            is_common.then(|| common_drive(&mut loans))
-        };
-        let guests = has_guests(seed);
-        let is_other = guests || is_shared || media.is_some();
-        let volatile = Volatile::of(seed, count, is_common).filter(|_| media.is_none());
-        let contest = Contest::of(seed).filter(|_| !is_other);
-        let identity = Identity::of(seed, contest.is_some()).filter(|_| !is_other);
-        let borrowers = if contest.is_some() { 2 } else { 1 };
-        let served = if guests { 0 } else { count };
-        let clients = (BORROWER..BORROWER + borrowers)
-            .flat_map(|node| (0..served).flat_map(move |loan| shared::seats(node, loan, is_shared)))
-            .map(|seat| {
-                let requests = if is_shared { 3 * options.requests } else { options.requests };
-                let requests = requests / (3 * count * borrowers) as u32;
-                let client = Client::new(random.fork(), loans[seat.loan].drive, requests);
-                let is_foreign = seat.area != seat.loan;
-                (seat, if is_shared { client.sharing(loans[seat.area].base, is_foreign) } else { client })
-            })
-            .collect();
-        let machines: Vec<Guest> = (0..if guests { count } else { 0 })
-            .map(|loan| {
-                let nsid = if is_common { loan as u32 + 1 } else { 1 };
-                let requests = options.requests / count as u32;
-                let guest = Guest::new(random.fork(), loan, nsid, loans[loan].drive, requests);
-                if volatile.as_ref().is_some_and(|volatile| volatile.has(loan)) {
-                    guest.flushing()
-                } else {
-                    guest
-                }
-            })
-            .collect();
-        let rails = rails::of_world(seed);
+        let setting = Setting::of(seed, options.rules, &mut random);
+        let (nodes, loans) = (setting.nodes(), setting.loans.len());
+        let clients = setting.clients(options.requests, &mut random);
+        let guests = setting.guests(options.requests, &mut random);
         let clock = Clock::new(1_000_000);
-        let now = clock.instant();
-        let kind = |node: usize| match node {
-            LENDER => LoanKind::Lend,
-            _ if guests => LoanKind::Slot,
-            _ => LoanKind::Drive,
-        };
+        let when = (setting.terms.rules, clock.instant());
+        let node = |node: usize| Node::new(node, arena, switches[node], (setting.kind(node), loans), when);
+        let rails = setting.terms.rails[1].count_ones() as usize;
         Self {
             arena,
-            rules,
             clock,
             report: Report::new(options.trace),
-            nodes: (0..1 + borrowers)
-                .map(|node| Node::new(node, arena, switches[node], (kind(node), count), (rules, now)))
-                .collect(),
-            loans,
-            common,
-            shared,
-            clients: Clients::new(clients, 1 + borrowers, count),
-            slots: machines.iter().map(|_| SlotSocket::default()).collect(),
-            memories: guests.then(|| Rc::new(Memories::new(count, switches[BORROWER]))),
-            guests: machines,
-            network: Network::new(random.fork(), 1 + borrowers),
-            rails,
-            neighbours: Neighbours::of(seed).filter(|_| contest.is_none()),
-            faults: if guests || media.is_some() {
-                Faults::with_reboots(random.fork(), !guests)
-            } else {
-                Faults::new(random.fork())
-            },
-            media: media.map(|media| media.with(count)),
-            replaced,
-            volatile,
-            watch: Watch::new(1 + borrowers, count, rails[1].count_ones() as usize),
-            former: Vec::new(),
-            siege: false,
-            contest,
-            identity,
+            nodes: (0..nodes).map(node).collect(),
+            clients: Clients::new(clients, nodes, loans),
+            slots: guests.iter().map(|_| SlotSocket::default()).collect(),
+            memories: setting.terms.has_guests.then(|| Rc::new(Memories::new(loans, switches[BORROWER]))),
+            guests,
+            network: Network::new(random.fork(), nodes),
+            faults: setting.faults(random.fork()),
+            watch: Watch::new(nodes, loans, rails),
+            siege: Siege::default(),
             spoofer: Spoofer::of(seed),
-            frame_bytes,
-            protection: protection(&mut Random::new(seed ^ PROTECTION)),
+            terms: setting.terms,
+            loans: setting.loans,
+            shared: setting.shared,
+            media: setting.media,
+            replaced: setting.replaced,
+            volatile: setting.volatile,
+            neighbours: setting.neighbours,
+            contest: setting.contest,
+            identity: setting.identity,
             buffer: vec![0; link::frame::MAX_FRAME],
             seed,
             random,
@@ -302,9 +220,7 @@ impl<'w> World<'w> {
         // Dice of its own: the other worlds stay what they are.
         let is_plain = self.contest.is_none() && self.spoofer.is_none();
         if is_plain && Random::new(!self.seed).chance(200) {
-            self.record_former();
-            self.siege = true;
-            self.repeat_former(4_000_000);
+            self.begin_siege();
         }
         self.begin_contest();
         while !self.report.has_failed() && !self.is_over() {

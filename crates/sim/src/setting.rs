@@ -1,0 +1,145 @@
+//! What kind of world a seed has.
+
+use base::RuleSet;
+use device::nvme::Config;
+use node::LoanKind;
+
+use crate::client::{Client, Seat};
+use crate::contest::Contest;
+use crate::faults::Faults;
+use crate::guest::Guest;
+use crate::identity::Identity;
+use crate::loans::{Loan, common_drive, protection};
+use crate::media::Media;
+use crate::neighbours::Neighbours;
+use crate::rails;
+use crate::random::Random;
+use crate::replaced::Replaced;
+use crate::shared::{self, Shared};
+use crate::slot::has_guests;
+use crate::terms::Terms;
+use crate::volatile::Volatile;
+use crate::world::{BORROWER, LENDER};
+
+/// Told from other seeds.
+const IMPATIENT: u64 = 0x1a7e_0000_0000;
+/// Told from other seeds.
+const PROTECTION: u64 = 0x9207_ec70_0000;
+/// Mixed into the seed of the dice for a drive that both loans share.
+const COMMON_DRIVE: u64 = 0x5a5a;
+
+/// A world before anybody is in it.
+pub(crate) struct Setting<'w> {
+    pub(crate) terms: Terms,
+    pub(crate) loans: Vec<Loan<'w>>,
+    /// In some worlds they have one namespace together.
+    pub(crate) shared: Option<Shared>,
+    /// In some worlds media fail.
+    pub(crate) media: Option<Media<'w>>,
+    /// In some worlds somebody replaces images.
+    pub(crate) replaced: Option<Replaced>,
+    /// In some worlds guests have drives with a volatile cache.
+    pub(crate) volatile: Option<Volatile>,
+    /// In some worlds there is a rival.
+    pub(crate) contest: Option<Contest>,
+    /// In some, state folders are restored and copied.
+    pub(crate) identity: Option<Identity>,
+    /// In some worlds the nodes are on one machine.
+    pub(crate) neighbours: Option<Neighbours>,
+}
+
+impl Setting<'_> {
+    pub(crate) fn of(seed: u64, rules: RuleSet, random: &mut Random) -> Self {
+        let rules = if random.chance(250) { rules.with_tight_credits() } else { rules };
+        let frame_bytes = [1452, 8952, 65_507][random.index(3)];
+        let shared = Shared::of(seed);
+        let is_shared = shared.is_some();
+        let media = Media::of(seed).filter(|_| !is_shared);
+        let replaced = Replaced::of(seed).filter(|_| !is_shared && media.is_none());
+        let media = media.or_else(|| replaced.as_ref().map(|_| Media::sound(seed)));
+        let is_pair = is_shared || media.as_ref().is_some_and(|media| media.is_common);
+        let count = if random.chance(250) || is_pair { shared::LOANS } else { 1 };
+        // Dice of its own: the other worlds stay what they are.
+        let impatient = Random::new(seed ^ IMPATIENT).chance(200);
+        let mut loans: Vec<_> = match is_shared {
+            true => shared::loans(random),
+            false => (0..count).map(|index| Loan::new(random, index, impatient)).collect(),
+        };
+        let is_common = match &media {
+            Some(media) => media.is_common,
+            None => count > 1 && Random::new(seed ^ COMMON_DRIVE).chance(600),
+        };
+        let common: Option<Config> = match is_shared {
+            true => Some(shared::drive(&mut loans)),
+            false => is_common.then(|| common_drive(&mut loans)),
+        };
+        let has_guests = has_guests(seed);
+        let is_other = has_guests || is_shared || media.is_some();
+        let contest = Contest::of(seed).filter(|_| !is_other);
+        let protection = protection(&mut Random::new(seed ^ PROTECTION));
+        let rails = rails::of_world(seed);
+        Self {
+            terms: Terms { rules, frame_bytes, rails, protection, common, has_guests },
+            loans,
+            shared,
+            replaced,
+            volatile: Volatile::of(seed, count, is_common).filter(|_| media.is_none()),
+            media: media.map(|media| media.with(count)),
+            identity: Identity::of(seed, contest.is_some()).filter(|_| !is_other),
+            neighbours: Neighbours::of(seed).filter(|_| contest.is_none()),
+            contest,
+        }
+    }
+
+    /// Two, or with a rival three.
+    pub(crate) fn nodes(&self) -> usize {
+        if self.contest.is_some() { 3 } else { 2 }
+    }
+
+    /// What the loans of a node are.
+    pub(crate) fn kind(&self, node: usize) -> LoanKind {
+        match node {
+            LENDER => LoanKind::Lend,
+            _ if self.terms.has_guests => LoanKind::Slot,
+            _ => LoanKind::Drive,
+        }
+    }
+
+    /// Who uses what is borrowed, with so many requests all in all, if no guests do.
+    pub(crate) fn clients(&self, requests: u32, random: &mut Random) -> Vec<(Seat, Client)> {
+        let (count, is_shared) = (self.loans.len(), self.shared.is_some());
+        let requests = if is_shared { 3 * requests } else { requests };
+        let requests = requests / (3 * count * (self.nodes() - BORROWER)) as u32;
+        let served = if self.terms.has_guests { 0 } else { count };
+        (BORROWER..self.nodes())
+            .flat_map(|node| (0..served).flat_map(move |loan| shared::seats(node, loan, is_shared)))
+            .map(|seat| {
+                let client = Client::new(random.fork(), self.loans[seat.loan].drive, requests);
+                let is_foreign = seat.area != seat.loan;
+                let base = self.loans[seat.area].base;
+                (seat, if is_shared { client.sharing(base, is_foreign) } else { client })
+            })
+            .collect()
+    }
+
+    /// The guests that do, by loan.
+    pub(crate) fn guests(&self, requests: u32, random: &mut Random) -> Vec<Guest> {
+        let requests = requests / self.loans.len() as u32;
+        let guest = |(loan, lent): (usize, &Loan<'_>)| {
+            let nsid = if self.terms.common.is_some() { loan as u32 + 1 } else { 1 };
+            let guest = Guest::new(random.fork(), loan, nsid, lent.drive, requests);
+            let flushes = self.volatile.as_ref().is_some_and(|volatile| volatile.has(loan));
+            if flushes { guest.flushing() } else { guest }
+        };
+        let loans = self.loans.iter().enumerate();
+        loans.filter(|_| self.terms.has_guests).map(guest).collect()
+    }
+
+    pub(crate) fn faults(&self, random: Random) -> Faults {
+        if self.terms.has_guests || self.media.is_some() {
+            Faults::with_reboots(random, !self.terms.has_guests)
+        } else {
+            Faults::new(random)
+        }
+    }
+}
