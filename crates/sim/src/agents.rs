@@ -9,10 +9,10 @@ use node::{Card, CardEvent, Refusal};
 
 use crate::cards::LONGEST_START;
 use crate::checkers::names;
-use crate::client::Orphan;
 use crate::identity::holder_of;
 use crate::marks::Mark;
-use crate::world::{BORROWER, Event, LENDER, NODES, World};
+use crate::tenure::Told;
+use crate::world::{BORROWER, Event, LENDER, World};
 
 /// The signal that kills cards.
 const SIGKILL: i32 = 9;
@@ -173,15 +173,7 @@ impl World<'_> {
     fn tenant_changes(&mut self, loan: usize, tenancy: Tenancy) {
         self.check_take_over(loan, &tenancy);
         let taker = self.borrower_of(&tenancy);
-        let lent = &mut self.loans[loan];
-        // If that one leaves before it is durable, the one before is told all the same.
-        if let Some(holder) = lent.holder.filter(|holder| Some(*holder) != taker) {
-            lent.displaced[holder] = true;
-        }
-        // Whose first frame was lost knows nothing of that: it was answered, and takes itself for the user.
-        for node in 1..NODES {
-            lent.outrun[node] |= Some(node) != taker;
-        }
+        self.loans[loan].tenure.is_wanted(taker);
         self.nodes[LENDER].agent.handle_tenant(self.clock.instant(), loan, tenancy);
         self.drive_agent(LENDER);
     }
@@ -202,7 +194,7 @@ impl World<'_> {
     }
 
     fn tell_tenancy(&mut self, loan: usize, tenancy: Tenancy) {
-        if self.loans[loan].tenancy != tenancy {
+        if self.loans[loan].tenure.tenancy != tenancy {
             let what = format!(
                 "the card is told of tenancy {} of loan {loan}, which is not durable",
                 tenancy.number
@@ -226,55 +218,33 @@ impl World<'_> {
 
     fn change_tenant(&mut self, loan: usize, tenancy: Tenancy) {
         self.report.log.event(self.clock.now, Some(LENDER), "tenant", loan as u64, tenancy.number);
-        let former = self.loans[loan].holder;
-        self.loans[loan].tenancy = tenancy;
-        self.loans[loan].tenancies.push(tenancy);
-        self.loans[loan].holder = self.borrower_of(&tenancy);
-        if let Some(holder) = self.loans[loan].holder {
-            self.loans[loan].taken_again[holder] = self.loans[loan].shared.tick;
-        }
-        let Some(former) = former.filter(|former| self.loans[loan].holder != Some(*former)) else { return };
+        let (holder, lent) = (self.borrower_of(&tenancy), &mut self.loans[loan]);
+        let Some(former) = lent.tenure.changes(tenancy, holder, lent.shared.tick) else { return };
         self.report.marks.set(Mark::TenantChanged);
-        let is_hold_over = self.loans[loan].owner.is_hold_over(self.clock.now, former);
+        let is_hold_over = lent.owner.is_hold_over(self.clock.now, former);
         self.report.marks.set_if(Mark::HoldOver, is_hold_over);
-        self.loans[loan].displaced[former] = true;
-        self.lose_kept(former, loan);
+        let who = self.nodes[former].who();
+        lent.lose_kept(who);
         // What its clients wait for has happened by now, or not before the next one is served.
-        self.clients.abandon_writes(loan, self.nodes[former].who(), &mut self.loans[loan].shared);
-    }
-
-    /// What a borrower kept until it is flushed is gone, with its ledger or because another one has the drive.
-    pub(crate) fn lose_kept(&mut self, node: usize, loan: usize) {
-        let who = self.nodes[node].who();
-        let blocks = 0..self.loans[loan].drive.blocks;
-        let shared = &mut self.loans[loan].shared;
-        shared.tick += 1;
-        shared.begin_request(who);
-        let request = shared.requests;
-        if shared.model.borrower_lost(request, shared.tick) {
-            shared.orphans.push(Orphan { request, blocks, who });
-        }
+        self.clients.abandon_writes(loan, who, &mut lent.shared);
     }
 
     /// A card says that another node has used its drive.
     fn overtaken(&mut self, node: usize, loan: usize) {
-        let lent = &mut self.loans[loan];
-        let was_outrun = core::mem::take(&mut lent.outrun[node]);
-        let was_told = core::mem::replace(&mut lent.told[node], lent.tenancy.number) == lent.tenancy.number;
-        if !core::mem::take(&mut lent.displaced[node]) && !was_outrun {
-            // The card before this one may have died right after it said so, before it served anything again.
-            if was_told && !self.clients.are_served(node, loan, self.loans[loan].taken_again[node]) {
-                return;
+        let (lent, clients) = (&mut self.loans[loan], &self.clients);
+        match lent.tenure.is_told(node, |since| clients.are_served(node, loan, since)) {
+            Told::Rightly => {}
+            Told::Again => return,
+            Told::Wrongly => {
+                let what =
+                    format!("node {node} was told that another one has used loan {loan}, and nobody has");
+                self.report.fail(names::SINGLE_OWNER, what);
             }
-            let what = format!("node {node} was told that another one has used loan {loan}, and nobody has");
-            self.report.fail(names::SINGLE_OWNER, what);
         }
         self.report.log.event(self.clock.now, Some(node), "overtaken", loan as u64, 0);
-        if self.loans[loan].holder == Some(node) {
-            self.lose_kept(node, loan);
+        if lent.tenure.holder == Some(node) {
+            lent.lose_kept(self.nodes[node].who());
         }
-        let lent = &mut self.loans[loan];
-        lent.has_lost[node] = true;
-        lent.taken_again[node] = lent.shared.tick + 1;
+        lent.tenure.has_lost(node, lent.shared.tick + 1);
     }
 }

@@ -141,7 +141,7 @@ impl World<'_> {
         let (loans, clients) = (&self.loans, &self.clients);
         let holder = |loan: usize| {
             let is_wanted = |node: &usize| clients.want(*node, loan);
-            loans[loan].holder.filter(is_wanted).filter(|node| is_wanted(&(BORROWER + RIVAL - node)))
+            loans[loan].tenure.holder.filter(is_wanted).filter(|node| is_wanted(&(BORROWER + RIVAL - node)))
         };
         match contest.next_move(self.clock.now, loans.len(), holder) {
             Some(Move::Leave(node)) => self.give_everything_back(node),
@@ -182,7 +182,7 @@ impl World<'_> {
         }
         self.report.log.event(self.clock.now, Some(node), "back", loan as u64, has_lost.into());
         self.nodes[node].gives_back[loan] = false;
-        if self.loans[loan].holder == Some(node) {
+        if self.loans[loan].tenure.holder == Some(node) {
             self.loans[loan].shared.model.given_back();
         }
         if self.nodes[node].gives_back.iter().all(|open| !open) {
@@ -243,7 +243,7 @@ impl World<'_> {
             let other = BORROWER + RIVAL - node;
             let loans = 0..self.loans.len();
             let is_waited_for = |loan: usize| {
-                self.loans[loan].holder == Some(node)
+                self.loans[loan].tenure.holder == Some(node)
                     && !self.clients.want(node, loan)
                     && self.clients.want(other, loan)
             };

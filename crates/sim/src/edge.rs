@@ -275,7 +275,7 @@ impl World<'_> {
     }
 
     fn deliver(&mut self, node: usize, loan: usize, number: usize, bytes: &[u8]) {
-        let excuse = self.loans[loan].excuse(node, self.nodes[node].agent.is_shutting_down());
+        let excuse = self.loans[loan].tenure.excuse(node, self.nodes[node].agent.is_shutting_down());
         let (Seat { area, .. }, client) = &mut self.clients.list[number];
         let (area, shared) = (*area, &mut self.loans[*area].shared);
         let served = client.served;

@@ -285,20 +285,20 @@ impl World<'_> {
             (0..self.guests.len()).for_each(|loan| self.crash_machine(loan));
         }
         let holder = |tenancy: &Tenancy| holder_of(tenancy).filter(|_| tenancy.is_held);
-        let known: Vec<_> = self.loans.iter().filter_map(|lent| holder(&lent.tenancy)).collect();
+        let known: Vec<_> = self.loans.iter().filter_map(|lent| holder(&lent.tenure.tenancy)).collect();
         let kept = self.nodes[LENDER].holders.iter().flat_map(|holder| holder.copies);
         let twins: Vec<_> = kept.filter_map(life_of_id).collect();
         for loan in 0..self.loans.len() {
             if node == LENDER {
                 self.loans[loan].disk.end_half();
                 self.loans[loan].owner.lender_began(self.clock.now);
-                let holder = holder(&self.loans[loan].tenancy);
+                let holder = holder(&self.loans[loan].tenure.tenancy);
                 self.loans[loan].take_over.lender_began(self.clock.now, holder, &known, &twins);
                 self.loans[loan].unmarked.clear();
             } else {
                 (0..node::EDGE_CONNECTIONS).for_each(|slot| self.hang_up(Edge { node, loan, slot }));
-                if self.loans[loan].holder == Some(node) {
-                    self.lose_kept(node, loan);
+                if self.loans[loan].tenure.holder == Some(node) {
+                    self.loans[loan].lose_kept(self.nodes[node].who());
                 }
             }
         }

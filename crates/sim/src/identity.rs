@@ -174,10 +174,11 @@ impl World<'_> {
         let is_alone = self.contest.is_none();
         let Some(identity) = &mut self.identity else { return };
         for lent in &mut self.loans {
-            lent.outrun.fill(true);
+            lent.tenure.outrun.fill(true);
             // What a rival would have by an older table, it would have by the operator's fault.
-            if is_alone && !lent.tenancies.is_empty() {
-                lent.tenancy = lent.tenancies[identity.random.index(lent.tenancies.len())];
+            if is_alone && !lent.tenure.tenancies.is_empty() {
+                lent.tenure.tenancy =
+                    lent.tenure.tenancies[identity.random.index(lent.tenure.tenancies.len())];
             }
         }
     }

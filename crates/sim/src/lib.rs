@@ -42,6 +42,7 @@ mod shared;
 mod siege;
 mod slot;
 mod spoof;
+mod tenure;
 mod terms;
 mod traffic;
 mod volatile;

@@ -5,18 +5,19 @@ use std::collections::BTreeSet;
 
 use device::MediaKind;
 use link::Protection;
-use node::{MediaWork, Tenancy};
+use node::MediaWork;
 
 use crate::checkers::disk_model::DiskModel;
 use crate::checkers::names;
 use crate::checkers::single_owner::{Change, Life, SingleOwner};
 use crate::checkers::take_over::TakeOver;
-use crate::client::{Drive, Excuse, Shared};
+use crate::client::{Drive, Orphan, Shared};
 use crate::disk::{Disk, author};
 use crate::marks::Mark;
 use crate::media::Trouble;
 use crate::random::Random;
 use crate::report::Report;
+use crate::tenure::Tenure;
 use crate::world::{BORROWER, NODES};
 
 /// How a lent disk is driven.
@@ -31,23 +32,7 @@ pub(crate) struct Loan<'w> {
     pub(crate) disk: Disk<'w>,
     pub(crate) mode: DiskMode,
     pub(crate) drive: Drive,
-    /// What the lender's agent has made durable.
-    pub(crate) tenancy: Tenancy,
-    /// All that it has ever made durable.
-    pub(crate) tenancies: Vec<Tenancy>,
-    /// The node whose tenancy it is.
-    pub(crate) holder: Option<usize>,
-    /// By node: another one has had the drive since, and it has not been told.
-    pub(crate) displaced: [bool; NODES],
-    /// By node: another one has taken the function since it may have been let in, which it takes for the same.
-    pub(crate) outrun: [bool; NODES],
-    /// By node: of which tenancy it was told so last.
-    pub(crate) told: [u64; NODES],
-    /// By node: it has been told, so what it had not flushed may be lost.
-    pub(crate) has_lost: [bool; NODES],
-    /// By node: the tick at which another one had it, or itself took it again: what its clients had asked before may
-    /// fail.
-    pub(crate) taken_again: [u64; NODES],
+    pub(crate) tenure: Tenure,
     pub(crate) owner: SingleOwner,
     pub(crate) take_over: TakeOver,
     pub(crate) shared: Shared,
@@ -103,13 +88,15 @@ impl Loan<'_> {
         if self.drive.impatient { Duration::from_millis(150) } else { Duration::from_secs(3600) }
     }
 
-    /// Which requests of a borrower's clients may fail.
-    pub(crate) fn excuse(&self, node: usize, is_shutting_down: bool) -> Excuse {
-        let is_displaced = (self.displaced[node] || self.has_lost[node]) && self.holder != Some(node);
-        if is_shutting_down || is_displaced {
-            return Excuse { before: u64::MAX, flushes: true };
+    /// What a borrower kept until it is flushed is gone, with its ledger or because another one has the drive.
+    pub(crate) fn lose_kept(&mut self, who: Life) {
+        let (blocks, shared) = (0..self.drive.blocks, &mut self.shared);
+        let tick = shared.next_tick();
+        shared.begin_request(who);
+        let request = shared.requests;
+        if shared.model.borrower_lost(request, tick) {
+            shared.orphans.push(Orphan { request, blocks, who });
         }
-        Excuse { before: self.taken_again[node], flushes: self.has_lost[node] }
     }
 
     /// Work for its disk takes effect: its borrower has the function.
@@ -168,14 +155,7 @@ impl Loan<'_> {
             mode,
             timed_out: false,
             drive: Drive { blocks, block: block.into(), impatient },
-            tenancy: Tenancy::default(),
-            tenancies: Vec::new(),
-            holder: None,
-            displaced: [false; NODES],
-            outrun: [false; NODES],
-            told: [0; NODES],
-            has_lost: [false; NODES],
-            taken_again: [0; NODES],
+            tenure: Tenure::default(),
             owner: SingleOwner::new(NODES),
             take_over: TakeOver::default(),
             shared: Shared {

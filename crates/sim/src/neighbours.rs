@@ -93,7 +93,10 @@ impl Neighbours {
     fn part(&mut self, rebooted: Option<usize>) -> Option<u64> {
         self.memory.told = [false, false];
         let after = self.random.range(100_000, 20_000_000);
-        rebooted.map(|node| self.memory.met[node] = None).is_none().then_some(after)
+        if let Some(node) = rebooted {
+            self.memory.met[node] = None;
+        }
+        rebooted.is_none().then_some(after)
     }
 }
 

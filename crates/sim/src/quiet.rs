@@ -105,7 +105,7 @@ impl World<'_> {
             && self.clients.all().all(|(_, client)| client.is_done() && client.is_away())
             && self.guests.iter().all(|guest| guest.is_done() && guest.is_away())
             && self.loans.iter().enumerate().all(|(loan, lent)| {
-                let holder = &self.nodes[lent.holder.unwrap_or(BORROWER)];
+                let holder = &self.nodes[lent.tenure.holder.unwrap_or(BORROWER)];
                 // With a rival, the last one may have gone with or without a word: then nobody hears the lender.
                 (self.contest.is_some() && holder.is_away)
                     || (lender.is_idle()

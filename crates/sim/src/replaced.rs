@@ -96,7 +96,7 @@ impl World<'_> {
     /// A life of the lender begins with another image than the one before it had. `content` is what nobody has seen
     /// yet.
     fn begin_with_image(&mut self, loan: usize, content: Option<u64>) {
-        let Tenancy { number, life, .. } = self.loans[loan].tenancy;
+        let Tenancy { number, life, .. } = self.loans[loan].tenure.tenancy;
         let is_borrowed = number > 0 && life == self.nodes[BORROWER].life_id();
         let (lender, lent) = (self.nodes[LENDER].life_id(), &mut self.loans[loan]);
         lent.disk.sync();
@@ -107,9 +107,15 @@ impl World<'_> {
         };
         lent.shared.model.replaced(left, content.filter(|_| is_borrowed), lent.shared.tick);
         if number > 0 && self.terms.rules.has(Rule::LookAtImages) {
-            lent.tenancy = lent.tenancy.renewed(lender);
-            lent.displaced[BORROWER] = true;
-            self.report.log.event(self.clock.now, Some(LENDER), "other", loan as u64, lent.tenancy.number);
+            lent.tenure.tenancy = lent.tenure.tenancy.renewed(lender);
+            lent.tenure.displaced[BORROWER] = true;
+            self.report.log.event(
+                self.clock.now,
+                Some(LENDER),
+                "other",
+                loan as u64,
+                lent.tenure.tenancy.number,
+            );
         }
     }
 }

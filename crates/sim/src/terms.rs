@@ -57,7 +57,7 @@ impl Terms {
             function: FunctionId(index as u32 + 1),
             group: Group::DEFAULT,
             generation: LoanGeneration(index as u64),
-            tenancy: loan.tenancy,
+            tenancy: loan.tenure.tenancy,
             life: 0,
             least_incarnation: Incarnation(node.agent.least_incarnation(index)),
             role: role((index, loan)),

@@ -198,7 +198,7 @@ impl Watch {
         if let Some(drive) = drive.filter(|_| has_media) {
             lent.note_lost(drive.driver.counters().lost.get());
         }
-        if lent.holder.is_some_and(|holder| holder != node) {
+        if lent.tenure.holder.is_some_and(|holder| holder != node) {
             return;
         }
         if was_ready && !is_ready {

@@ -11,12 +11,15 @@
 //! for takes effect once a later one has written; nobody is told of a user that there was not; coming and going leaves
 //! the streams of others alone; and everything ends ([`crate::checkers::names`]).
 
+mod agents;
+mod cards;
 mod client;
 mod crowd;
 mod function;
 mod lending;
 mod member;
 mod network;
+mod programs;
 
 use base::Instant;
 use base::ledger::Arena;
