@@ -202,14 +202,14 @@ impl<'w> World<'w> {
 
     /// A new card of the lender hears what earlier ones were told, before it serves anything. False if it dies of that.
     pub(crate) fn tell_losses(&mut self) -> bool {
-        let heeds = self.terms.rules.has(Rule::HeedTheDead);
         for drive in 0..self.media.as_ref().map_or(0, Media::drives) {
             let inheritance = self.media.as_ref().map(|media| media.inheritance(drive));
             let (orders, losses) = inheritance.unwrap_or_default();
+            let losses = if self.terms.rules.has(Rule::HeedTheDead) { losses } else { 0 };
             if orders > 0 && !self.act(LENDER, |card, now| card.clear_fault(now, drive, orders)) {
                 return false;
             }
-            for _ in 0..if heeds { losses } else { 0 } {
+            for _ in 0..losses {
                 self.report.marks.set(Mark::LossInherited);
                 if !self.act(LENDER, |card, now| card.note_fault(now, drive)) {
                     return false;

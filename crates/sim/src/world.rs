@@ -1,4 +1,5 @@
-//! The world: two nodes, a network, disks and clients, and the loop that moves time.
+//! The world: two nodes, a network, disks and clients, and the loop that moves time. Its parts decide from their own
+//! state and what they are shown; here it is carried out, since a card that does anything may die of it.
 
 use std::rc::Rc;
 
@@ -98,7 +99,7 @@ pub(crate) enum Event {
     OldMessages,
 }
 
-/// Everything.
+/// Everything, by part.
 pub(crate) struct World<'w> {
     pub(crate) arena: &'w Arena,
     pub(crate) terms: Terms,
