@@ -46,6 +46,11 @@ impl Random {
         self.below(len as u64) as usize
     }
 
+    /// How much of `len`, which is not zero, comes at once: all of it mostly, or a part.
+    pub fn portion(&mut self, len: usize) -> usize {
+        if self.chance(600) { len } else { 1 + self.index(len) }
+    }
+
     /// True in `permille` of a thousand cases.
     pub fn chance(&mut self, permille: u64) -> bool {
         self.below(1000) < permille

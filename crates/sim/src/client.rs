@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base::Random;
 use spec::nbd::{
     ChunkHeader, ChunkType, ClientFlags, Command, CommandFlags, InfoRequest, NbdError, OptionCode,
     OptionHeader, OptionReplyHeader, OptionReplyType, RequestHeader, ServerHello, SimpleReply,
@@ -13,7 +14,6 @@ use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::disk::pattern;
 use crate::media::{Asks, Failure, Trouble};
-use crate::random::Random;
 
 /// What a checker has found: its name, and what is wrong.
 pub(crate) type Finding = (&'static str, String);

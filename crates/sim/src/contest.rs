@@ -2,10 +2,10 @@
 //! program, stays away for a moment or for longer than the hold time, or cannot be reached; and the lender is started
 //! anew while both want its function.
 
+use base::Random;
 use base::times::HOLD;
 
 use crate::checkers::names;
-use crate::random::Random;
 use crate::world::{BORROWER, Event, LENDER, RIVAL, World};
 
 /// Told from other seeds.

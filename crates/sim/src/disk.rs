@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::Random;
 use base::ledger::Journal;
 use device::MediaKind;
 use node::MediaWork;
 
 use crate::checkers::single_owner::Life;
-use crate::random::Random;
 
 /// A model disk.
 pub(crate) struct Disk<'w> {

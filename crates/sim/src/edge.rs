@@ -3,6 +3,7 @@
 //! The kernel's account of a socket survives the card: how many bytes it has put into the ledger, and how many it has
 //! taken out. A successor is told both again.
 
+use base::Random;
 use base::ledger::{Journal, Span};
 use node::{Card, EDGE_CONNECTIONS};
 
@@ -10,7 +11,6 @@ use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::client::{Client, Seat, Shared};
 use crate::marks::Mark;
-use crate::random::Random;
 use crate::world::{Event, World};
 
 /// The clients of a world, and their connections.

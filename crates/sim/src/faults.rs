@@ -1,5 +1,6 @@
 //! What goes wrong, and when.
 
+use base::Random;
 use link::Tenancy;
 
 use crate::checkers::names;
@@ -9,7 +10,6 @@ use crate::edge::Edge;
 use crate::identity::{holder_of, life_of_id};
 use crate::marks::Mark;
 use crate::media::Media;
-use crate::random::Random;
 use crate::volatile::Volatile;
 use crate::world::{BORROWER, Event, LENDER, World};
 

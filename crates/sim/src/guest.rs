@@ -15,6 +15,7 @@ mod requests;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
+use base::Random;
 use spec::nvme::registers::{ACQ, AQA, ASQ, Aqa, CC, CSTS, Cc, Csts, doorbell};
 use spec::nvme::{AdminOpcode, SubmissionEntry};
 use spec::vfio_user::{Command, Errno, HEADER_BYTES, MessageFlags, MessageHeader};
@@ -23,7 +24,6 @@ use zerocopy::IntoBytes;
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::client::{Drive, Finding, Orphan, Shared};
-use crate::random::Random;
 use machine::Machine;
 pub(crate) use memories::Memories;
 use requests::{Asked, Kind};

@@ -2,6 +2,7 @@
 //! rival is a copy of the borrower: two nodes with one identity, both alive. And somebody repeats first messages of a
 //! life that is long over.
 
+use base::Random;
 use base::ids::{Incarnation, LifeId, RailId};
 use base::times::REFUSAL_PAUSE;
 use link::Tenancy;
@@ -13,7 +14,6 @@ use crate::checkers::single_owner::Life;
 use crate::contest::Contest;
 use crate::marks::Mark;
 use crate::network::{Fate, Frame, first_messages};
-use crate::random::Random;
 use crate::world::{BORROWER, Event, LENDER, NODES, RIVAL, World};
 
 /// Told from other seeds.

@@ -14,7 +14,7 @@ pub(crate) mod twist;
 
 use base::ids::DomainId;
 use base::ledger::Arena;
-use base::{Instant, RuleSet};
+use base::{Instant, Random, RuleSet};
 use core::time::Duration;
 use link::frame::Header;
 use link::pair::Channel;
@@ -25,7 +25,6 @@ use self::seat::Seat;
 use crate::Failure;
 use crate::checkers::names;
 use crate::death::{End, survive};
-use crate::random::Random;
 use crate::world::{BORROWER, LENDER};
 
 /// The loan that nobody lies about, and the other.

@@ -33,7 +33,6 @@ mod network;
 mod nodes;
 mod quiet;
 mod rails;
-mod random;
 mod replaced;
 mod report;
 pub mod rogue;

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 
+use base::Random;
 use device::MediaKind;
 use link::Protection;
 use node::MediaWork;
@@ -15,7 +16,6 @@ use crate::client::{Drive, Orphan, Shared};
 use crate::disk::{Disk, author};
 use crate::marks::Mark;
 use crate::media::Trouble;
-use crate::random::Random;
 use crate::report::Report;
 use crate::tenure::Tenure;
 use crate::world::{BORROWER, NODES};

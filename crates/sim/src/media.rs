@@ -11,6 +11,7 @@ mod trouble;
 
 use std::collections::VecDeque;
 
+use base::Random;
 use base::ledger::Journal;
 use device::{MediaError, MediaKind};
 use node::{Card, MediaWork, Persist};
@@ -21,7 +22,6 @@ use crate::checkers::names;
 use crate::loans::{DiskMode, Loan};
 use crate::log::Log;
 use crate::marks::{Mark, Marks};
-use crate::random::Random;
 use crate::report::Report;
 use crate::slot::has_guests;
 

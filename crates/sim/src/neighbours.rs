@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
+use base::Random;
 use base::ids::{Incarnation, NodeId};
 
 use crate::marks::Mark;
-use crate::random::Random;
 use crate::world::{Event, World};
 
 /// Told from other seeds.

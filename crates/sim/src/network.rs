@@ -1,14 +1,13 @@
 //! The network between the nodes: each rail reaches each other one, and each direction has manners of its own.
 
-use base::Instant;
 use base::ids::RailId;
 use base::times::HANDSHAKE_RETRY_MAX;
+use base::{Instant, Random};
 use link::frame::{Header, MAX_FRAME, ROUTE};
 use node::{Address, Card, Egress};
 
 use crate::checkers::freshness::Origin;
 use crate::checkers::single_owner::Life;
-use crate::random::Random;
 use crate::world::{LENDER, NODES};
 
 /// Rails of most simulated nodes.

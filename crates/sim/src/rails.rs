@@ -1,10 +1,10 @@
 //! Which rails simulated nodes have. In most worlds two each; in some other ones than their peers.
 
+use base::Random;
 use base::ids::RailId;
 use node::{RailConfig, Rails};
 
 use crate::network::RAILS;
-use crate::random::Random;
 
 /// Told from other seeds.
 const UNLIKE: u64 = 0x4a11_0000_0000;

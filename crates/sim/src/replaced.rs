@@ -2,13 +2,12 @@
 //! that is another drive: the lender's next life finds out and raises the tenancy, so nothing that was kept is put over
 //! the other content, and who reads is told.
 
-use base::Rule;
+use base::{Random, Rule};
 use link::Tenancy;
 
 use crate::checkers::names;
 use crate::disk::author;
 use crate::marks::Mark;
-use crate::random::Random;
 use crate::slot::has_guests;
 use crate::world::{BORROWER, Event, LENDER, World};
 

@@ -18,7 +18,7 @@ use core::time::Duration;
 
 use base::ids::{LoanGeneration, NodeId, StreamId};
 use base::ledger::Arena;
-use base::{Instant, RuleSet};
+use base::{Instant, Random, RuleSet};
 use link::frame::Header;
 use link::{PublicKey, Tenancy};
 use node::{BorrowEdge, CardConfig, CardEvent, Egress, LoanRole, NodeLedger, Refusal};
@@ -30,7 +30,6 @@ use crate::death::{End, survive};
 use crate::liars::seat::{self, Seat};
 use crate::liars::twist::{Target, Told};
 use crate::liars::{Client, Dice, FRAMES, PATIENCE, TURN};
-use crate::random::Random;
 use crate::{Failure, Options, Summary};
 
 /// The nodes.

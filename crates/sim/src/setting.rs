@@ -1,6 +1,6 @@
 //! What kind of world a seed has.
 
-use base::RuleSet;
+use base::{Random, RuleSet};
 use device::nvme::Config;
 use node::LoanKind;
 
@@ -13,7 +13,6 @@ use crate::loans::{Loan, common_drive, protection};
 use crate::media::Media;
 use crate::neighbours::Neighbours;
 use crate::rails;
-use crate::random::Random;
 use crate::replaced::Replaced;
 use crate::shared::{self, Shared};
 use crate::slot::has_guests;

@@ -1,12 +1,12 @@
 //! In some worlds the functions of a drive have one namespace together. Each loan's clients write an area of their own,
 //! which is a disk of its own here; two of three clients of each loan read the other's.
 
+use base::Random;
 use node::MediaWork;
 
 use crate::client::Seat;
 use crate::loans::{DiskMode, Loan};
 use crate::marks::Mark;
-use crate::random::Random;
 use crate::slot::has_guests;
 use crate::world::{LENDER, World};
 

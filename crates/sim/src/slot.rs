@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use base::Random;
 use base::ledger::Span;
 use node::{BorrowedSlot, Card, DescriptorId, Peeked};
 
@@ -332,7 +333,7 @@ const GUEST_TICK: u64 = 1_000_000_000;
 
 /// Whether the world of a seed has guests.
 pub(crate) fn has_guests(seed: u64) -> bool {
-    crate::random::Random::new(seed ^ GUESTS).chance(150)
+    Random::new(seed ^ GUESTS).chance(150)
 }
 
 /// Told from other dice of a seed.

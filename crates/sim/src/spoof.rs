@@ -2,11 +2,11 @@
 //! network. He cannot answer what is asked there, so nothing but the questions may go there, and little before the
 //! borrower has proven its own address.
 
+use base::Random;
 use base::ids::RailId;
 use node::Address;
 
 use crate::network::{Fate, Frame};
-use crate::random::Random;
 use crate::world::LENDER;
 
 /// Told from other seeds.

@@ -2,12 +2,12 @@
 //! again: the drive becomes another one, its slot finds that out before the guest reaches it, and takes it from the
 //! guest. The agent plugs in the new one, and the guest begins with that.
 
+use base::Random;
 use device::nvme::{Config, WriteCache};
 
 use crate::checkers::names;
 use crate::disk::author;
 use crate::marks::Mark;
-use crate::random::Random;
 use crate::slot::has_guests;
 use crate::world::{BORROWER, Event, LENDER, World};
 

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use base::Random;
 use base::ledger::Arena;
 use base::times::HOLD;
 
@@ -21,7 +22,6 @@ use crate::media::Media;
 use crate::neighbours::Neighbours;
 use crate::network::{Frame, Network};
 use crate::nodes::Node;
-use crate::random::Random;
 use crate::replaced::Replaced;
 use crate::report::Report;
 use crate::setting::Setting;

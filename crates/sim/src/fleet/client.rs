@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use base::Instant;
 use base::ledger::{Journal, PageIndex, Pages};
+use base::{Instant, Random};
 use host::{BlockKind, BlockRequest};
 
 use super::function::{BLOCK, BLOCKS, Function};
 use crate::disk::pattern;
-use crate::random::Random;
 
 /// Requests under way at most.
 const UNDER_WAY: usize = 5;

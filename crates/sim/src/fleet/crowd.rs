@@ -1,8 +1,9 @@
 //! Many loans between few nodes, half of which come into trouble: the others notice nothing of it.
 
+use base::Random;
+
 use super::client::Claim;
 use super::{Plan, START, Shape, World};
-use crate::random::Random;
 
 /// Functions that are lent, all together.
 const FUNCTIONS: usize = 256;

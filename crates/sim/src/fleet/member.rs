@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::{Arena, Journal, RawMemory};
-use base::{Instant, RuleSet};
+use base::{Instant, Random, RuleSet};
 use link::{Name, NodeKey, Secret, Tenancy};
 use node::agent::Agent;
 use node::{
@@ -23,7 +23,6 @@ use crate::death::Switch;
 use crate::identity::life_id;
 use crate::network::Network;
 use crate::rails;
-use crate::random::Random;
 
 /// Bytes of the largest frame.
 pub(super) const FRAME: usize = 8952;

@@ -21,8 +21,8 @@ mod member;
 mod network;
 mod programs;
 
-use base::Instant;
 use base::ledger::Arena;
+use base::{Instant, Random};
 use node::agent::Effect;
 
 use self::client::Claim;
@@ -35,7 +35,6 @@ use crate::client::Finding;
 use crate::clock::Clock;
 use crate::death::{End, Switch, survive};
 use crate::rails;
-use crate::random::Random;
 use crate::{Failure, Options, Summary};
 
 /// Nodes at most.

@@ -1,10 +1,10 @@
 //! The network of a fleet: each rail of a node reaches each one of each other node.
 
+use base::Random;
 use base::ids::RailId;
 use node::Address;
 
 use crate::network::{Manners, RAILS};
-use crate::random::Random;
 
 /// A frame that arrives.
 pub(super) struct Arrival {

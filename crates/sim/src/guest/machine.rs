@@ -7,13 +7,13 @@
 
 use std::collections::VecDeque;
 
+use base::Random;
 use spec::vfio_user::{Command, DmaAccess, Errno, HEADER_BYTES, MessageHeader};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{BUFFERS, DMA_BASE, Memories, RAM_BYTES};
 use crate::checkers::names;
 use crate::client::Finding;
-use crate::random::Random;
 
 /// A loop that is so far behind comes before any processor, in nanoseconds: a card gives messages up some time later,
 /// and what is done of them then may come when the function has ended.
