@@ -10,7 +10,7 @@ use host::vfio_user::{
     COMMANDS, DMA_END, DescriptorId, DmaAccessKind, INPUT_BYTES, MESSAGE_DESCRIPTORS, Peeked, Request,
     Session, SessionCells, SlotConfig, TRANSFERS,
 };
-use host::{AccessError, AccessId};
+use host::{Access, AccessError, AccessId};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use pcie::capability::express::ExpressOptions;
@@ -204,7 +204,7 @@ impl<'m> World<'m> {
         let config = SlotConfig { old_transfers, ..config.expect("the layout has been written by hand") };
         Self {
             rig,
-            session: Session::new(&rig.root.session, rig.journal, config.clone()),
+            session: Session::new(&rig.root.session, rig.journal, &config),
             config,
             now: rigs::START,
             received: 0,
@@ -313,7 +313,7 @@ impl<'m> World<'m> {
             OtherStep::Done { which, error, short } => self.done((*which).into(), *error, *short),
             OtherStep::Stale(id) => self.session.handle_done(now, AccessId(*id), Ok(&[0; 4])),
             OtherStep::Interrupt(vector) => {
-                if let Some(descriptor) = self.session.interrupt(*vector % (VECTORS + 2)) {
+                if let Some(descriptor) = self.session.interrupts.raise(*vector % (VECTORS + 2)) {
                     assert!(self.open.contains(&descriptor.0), "what is signalled is open");
                 }
             }
@@ -322,8 +322,8 @@ impl<'m> World<'m> {
             OtherStep::Transfer { write, page, len, reply } => {
                 let (address, len) = (u64::from(*page) << 12, usize::from(*len % 5000));
                 let begun = match write {
-                    true => self.session.write_memory(now, OF_WRITE, address, &vec![WRITTEN; len]),
-                    false => self.session.read_memory(now, OF_READ, address, len),
+                    true => self.session.transfers.write(now, OF_WRITE, address, &vec![WRITTEN; len]),
+                    false => self.session.transfers.read(now, OF_READ, address, len),
                 };
                 self.transfers += usize::from(begun.is_ok());
                 if let Some(reply) = reply {
@@ -333,10 +333,10 @@ impl<'m> World<'m> {
             }
             OtherStep::Use { page } => {
                 let address = u64::from(*page) << 12;
-                if let Ok(piece) = self.session.lookup(address, 64, DmaAccessKind::Read)
+                if let Ok(piece) = self.session.maps.lookup(address, 64, DmaAccessKind::Read)
                     && self.uses.len() < 8
                 {
-                    self.session.begin_use(piece.map);
+                    self.session.maps.begin_use(piece.map);
                     self.uses.push(piece.map);
                 }
             }
@@ -517,10 +517,10 @@ impl<'m> World<'m> {
     fn done(&mut self, which: usize, error: u8, short: bool) {
         let Some(request) = self.requests.remove(which % self.requests.len().max(1)) else { return };
         let (id, len) = match request {
-            Request::Read { id, len, .. } => (id, usize::from(len)),
-            Request::ConfigRead { id, .. } => (id, 4),
-            Request::ConfigWrite { id, .. } | Request::Reset { id, .. } => (id, 0),
-            Request::Write { .. } => return,
+            Request::Access(Access::Read { id, len, .. }) => (id, usize::from(len)),
+            Request::Access(Access::ConfigRead { id, .. }) => (id, 4),
+            Request::Access(Access::ConfigWrite { id, .. }) | Request::Reset { id, .. } => (id, 0),
+            Request::Access(Access::Write { .. }) => return,
         };
         let errors = [AccessError::UnsupportedRequest, AccessError::Aborted, AccessError::Timeout];
         let bytes = vec![9; if short { len / 2 } else { len }];
@@ -529,11 +529,11 @@ impl<'m> World<'m> {
     }
 
     fn succeed(&mut self) {
-        self.session = Session::new(&self.rig.root.session, self.rig.journal, self.config.clone());
+        self.session = Session::new(&self.rig.root.session, self.rig.journal, &self.config);
         if !self.session.is_idle() {
             self.session.handle_sent(self.now, self.sent);
             self.session.handle_received(self.now, self.received);
-            self.session.signal_all();
+            self.session.interrupts.signal_all();
         }
     }
 
@@ -541,22 +541,24 @@ impl<'m> World<'m> {
     fn drain(&mut self) {
         while let Some(request) = self.session.poll_request() {
             match request {
-                Request::Write { offset, bytes, .. } => {
-                    assert!(offset as usize + bytes.as_slice().len() <= 0x4000)
+                Request::Access(Access::Write { offset, payload, .. }) => {
+                    assert!(offset as usize + payload.len() <= 0x4000);
                 }
-                Request::Read { offset, len, .. } => assert!(offset + u64::from(len) <= 0x4000),
-                Request::ConfigRead { .. } | Request::ConfigWrite { .. } | Request::Reset { .. } => {}
+                Request::Access(Access::Read { offset, len, .. }) => {
+                    assert!(offset + u64::from(len) <= 0x4000);
+                }
+                Request::Access(_) | Request::Reset { .. } => {}
             }
-            if !matches!(request, Request::Write { .. }) {
+            if request.id().is_some() {
                 self.requests.push_back(request);
             }
         }
-        while let Some(signal) = self.session.poll_signal() {
+        while let Some(signal) = self.session.interrupts.poll_signal() {
             assert!(self.open.contains(&signal.0));
         }
-        while self.session.poll_vector().is_some() || self.session.poll_map().is_some() {}
+        while self.session.interrupts.poll_change().is_some() || self.session.maps.poll_change().is_some() {}
         let mut ended = 0;
-        while let Some(done) = self.session.poll_transfer() {
+        while let Some(done) = self.session.transfers.poll_done() {
             ended += 1;
             let Ok(span) = done.result else { continue };
             assert!(done.token == OF_READ || span.is_empty());
@@ -568,22 +570,22 @@ impl<'m> World<'m> {
             );
         }
         // What could not begin for want of an answer may be asked for again.
-        self.session.poll_silence();
+        self.session.transfers.poll_silence();
         self.transfers = self.transfers.checked_sub(ended).expect("a transfer ends once");
         assert!(ended + self.transfers <= TRANSFERS && self.session.in_flight() <= COMMANDS);
         self.rig.journal.commit();
-        let released: Vec<_> = self.session.released().take(4).collect();
+        let released: Vec<_> = self.session.descriptors.released().take(4).collect();
         for descriptor in released {
             assert!(self.open.remove(&descriptor.0), "each is given back once");
-            self.session.handle_closed(descriptor);
+            self.session.descriptors.handle_closed(descriptor);
         }
         self.rig.journal.commit();
         let mut end = 0;
-        for (_, map) in self.session.maps() {
+        for (_, map) in self.session.maps.iter() {
             assert!(map.start >= end && map.start + map.len <= DMA_END, "maps do not overlap");
             end = map.start + map.len;
             assert!(map.descriptor.is_none_or(|descriptor| self.open.contains(&descriptor.0)));
-            let found = self.session.lookup(map.start, map.len, DmaAccessKind::Read);
+            let found = self.session.maps.lookup(map.start, map.len, DmaAccessKind::Read);
             assert_eq!(found.is_ok(), map.readable);
         }
     }
@@ -611,7 +613,7 @@ fuzz_target!(|input: Input| {
     // When the client has gone and copies have ended, nothing is held.
     world.close();
     world.drain();
-    assert!(world.transfers == 0 && !world.session.has_late_writes(), "every transfer has ended");
+    assert!(world.transfers == 0 && !world.session.transfers.has_late_writes(), "every transfer has ended");
     while !world.uses.is_empty() {
         world.step(&Step::Other(OtherStep::EndUse));
     }

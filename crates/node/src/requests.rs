@@ -30,8 +30,8 @@ pub(crate) fn issue(
 ) -> Result<(), Unreachable> {
     let (header, payload) = match access {
         Access::Write { bar, offset, payload } => {
-            let header = memory(Tag::default(), bar, offset, payload.len())?;
-            (Header::MemoryWrite(header), payload)
+            let request = memory(Tag::default(), bar, offset, payload.len())?;
+            (Header::MemoryWrite(request), padded(&request, payload)?)
         }
         Access::Read { id, bar, offset, len } => {
             // Asked for first: a tag is for what is sent.
@@ -49,23 +49,6 @@ pub(crate) fn issue(
         }
     };
     send(port, window, header, payload);
-    Ok(())
-}
-
-/// Queues a posted write of any bytes that lie between two multiples of 64. There is room.
-pub(crate) fn write(
-    port: &mut Port<'_>,
-    window: &Window,
-    bar: u8,
-    offset: u64,
-    bytes: &[u8],
-) -> Result<(), Unreachable> {
-    let request = memory(Tag::default(), bar, offset, bytes.len())?;
-    let (start, len) = (request.padding(), usize::from(request.length_dw) * 4);
-    let mut dwords = [0; INLINE_MAX];
-    let padded = dwords.get_mut(..len).ok_or(Unreachable)?;
-    padded.get_mut(start..start + bytes.len()).ok_or(Unreachable)?.copy_from_slice(bytes);
-    send(port, window, Header::MemoryWrite(request), Payload::inline(padded));
     Ok(())
 }
 
@@ -98,6 +81,16 @@ pub(crate) fn poll_timed_out(now: Instant, port: &mut Port<'_>, gauges: &EdgeGau
     let timed_out = port.tags.poll_timed_out(now)?;
     gauges.completion_timeouts.add(1);
     Some(AccessId(timed_out.context))
+}
+
+/// What is sent are whole dwords.
+fn padded(request: &MemoryRequest, payload: Payload) -> Result<Payload, Unreachable> {
+    let Payload::Inline(bytes) = payload else { return Ok(payload) };
+    let (start, len, bytes) = (request.padding(), usize::from(request.length_dw) * 4, bytes.as_slice());
+    let mut dwords = [0; INLINE_MAX];
+    let padded = dwords.get_mut(..len).ok_or(Unreachable)?;
+    padded.get_mut(start..start + bytes.len()).ok_or(Unreachable)?.copy_from_slice(bytes);
+    Ok(Payload::inline(padded))
 }
 
 fn send(port: &mut Port<'_>, window: &Window, header: Header, payload: Payload) {

@@ -1,383 +1,518 @@
-//! What each command of the client means.
+//! The commands of the client in the order in which they came: what they wait for, how they end, and when they are
+//! answered.
 
-use pcie::spec::header::BAR_COUNT;
-use spec::vfio_user::access::WRITE_MULTI_MAX;
-use spec::vfio_user::{
-    Capabilities, Command as WireCommand, DeviceFlags, DeviceInfo, DmaUnmap, Errno, HEADER_BYTES, IrqFlags,
-    IrqIndex, IrqInfo, MessageFlags, MessageHeader, RegionAccess, RegionFlags, RegionIndex, RegionInfo,
-    VERSION_MAJOR, VERSION_MINOR, VersionHeader, WriteMultiEntry, WriteMultiHeader,
-};
-use zerocopy::{FromBytes, IntoBytes};
+use core::time::Duration;
 
-use super::cells::{Command, Kind, MAPS, MESSAGE_BYTES, MESSAGE_DESCRIPTORS, TRANSFER_BYTES, flag};
-use super::queue::{DATA, Need};
-use super::{DescriptorId, Phase, Session};
+use base::ledger::{Cell, Code, Journal, Layout};
+use base::{Instant, coded};
+use spec::vfio_user::{Errno, HEADER_BYTES, MessageHeader, RegionAccess};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Room of a command whose reply is short: the longest is that with our capabilities.
-const SHORT_BYTES: usize = 512;
-const SHORT: Need = Need::new(1, SHORT_BYTES);
-/// Kinds of interrupts that there may be: neither of the two of VFIO itself, errors and requests. QEMU warns of a
-/// device that names them and has none ("Could not enable error recovery"), and stops its machine when one comes.
-const INTERRUPT_KINDS: u32 = IrqIndex::MSIX.0 + 1;
-/// Page sizes of DMA maps.
-const PAGE_SIZES: u64 = 4096;
+use super::cells::{COMMANDS, OUTPUTS, RING_BYTES, TRANSFER_BYTES};
+use super::output::Output;
+use super::presence::Presence;
+use super::{Request, SessionCounters};
+use crate::AccessId;
 
-impl Session<'_> {
-    /// Does what a message says, or queues it. Returns whether there was room.
-    pub(super) fn handle_message(&mut self, header: &MessageHeader, payload: &[u8]) -> bool {
-        if header.flags().kind() == MessageFlags::REPLY {
-            self.transfer_replied(header, payload);
-            return true;
-        }
-        let code = header.command();
-        if (self.phase() == Phase::Version) != (code == WireCommand::VERSION) {
-            return self.refuse_message(header);
-        }
-        match code {
-            WireCommand::REGION_READ => return self.region_read(header, payload),
-            WireCommand::REGION_WRITE => return self.region_write(header, payload),
-            WireCommand::REGION_WRITE_MULTI => return self.region_write_multi(header, payload),
-            _ if !self.has_room(SHORT) => return false,
-            WireCommand::VERSION => self.version(header, payload),
-            WireCommand::DEVICE_RESET => self.reset(header),
-            WireCommand::DMA_UNMAP => self.dma_unmap(header, payload),
-            WireCommand::DEVICE_GET_INFO => {
-                let info = device_info(payload);
-                self.answer(header, info.as_ref().map(IntoBytes::as_bytes));
-            }
-            WireCommand::DEVICE_GET_REGION_INFO => {
-                let info = self.region_info(payload);
-                self.answer(header, info.as_ref().map(IntoBytes::as_bytes));
-            }
-            WireCommand::DEVICE_GET_IRQ_INFO => {
-                let info = self.irq_info(payload);
-                self.answer(header, info.as_ref().map(IntoBytes::as_bytes));
-            }
-            WireCommand::DEVICE_SET_IRQS => {
-                let result = self.set_irqs(payload, &[]);
-                self.answer(header, result.as_ref().map(|()| &[][..]));
-            }
-            // With its descriptors, if any, it would have come through the agent: it has a senseless size.
-            WireCommand::DMA_MAP => self.answer(header, Err(&Errno::EINVAL)),
-            _ => self.answer(header, Err(&unsupported(code))),
-        }
-        true
+/// Where data begin in a command's place in the ring: behind the header and the fixed part of a reply.
+pub(super) const DATA: usize = HEADER_BYTES + 16;
+/// The largest place of one command.
+const PLACE_MAX: usize = DATA + TRANSFER_BYTES as usize;
+/// Bytes of the ring that only messages from the agent get.
+const RESERVE_BYTES: usize = 512;
+/// For how long everything is refused that has piled up behind a command that timed out, and what is posted to a silent
+/// function waits.
+const REFUSAL: Duration = Duration::from_millis(100);
+/// How much longer an unmap may take whose last copies ended at its time-out: well within what clients wait.
+const UNMAP_GRACE: Duration = Duration::from_secs(1);
+/// Bits of an access id that tell the part of its command.
+const PART_BITS: u32 = 11;
+/// Bits of an access id. The one above is the card's, to tell requests of its own.
+const ID_MASK: u32 = u32::MAX >> 1;
+
+/// Room that a message needs in the queue.
+#[derive(Clone, Copy)]
+pub(super) struct Need {
+    commands: usize,
+    bytes: usize,
+    /// Commands that only messages from the agent get.
+    reserve: usize,
+}
+
+impl Need {
+    /// Of a message that the card has received.
+    pub(super) const fn new(commands: usize, bytes: usize) -> Self {
+        Self { commands, bytes, reserve: 1 }
     }
 
-    /// A message that the agent took. There is room.
-    pub(super) fn take(&mut self, bytes: &[u8], descriptors: &[DescriptorId]) {
-        let fits = self.fits(Need::TAKEN, self.cells.ring_head.at_commit(self.journal));
-        assert!(fits, "an agent takes a message only when the session has said so");
-        let header = bytes.first_chunk().map(MessageHeader::view);
-        let whole = header.filter(|header| header.size.get() as usize == bytes.len());
-        let (Some(header), true) = (whole, self.is_ready()) else {
-            descriptors.iter().for_each(|descriptor| self.return_descriptor(*descriptor));
-            if let Some(header) = whole.filter(|_| self.phase() == Phase::Version) {
-                self.answer(header, Err(&Errno::EINVAL));
-            }
-            return;
-        };
-        self.cells.counters.messages.add(1);
-        // It has a header.
-        let payload = &bytes[HEADER_BYTES..];
-        let result = match header.command() {
-            WireCommand::DMA_MAP => self.dma_map(payload, descriptors),
-            WireCommand::DEVICE_SET_IRQS => self.set_irqs(payload, descriptors),
-            _ => Err(Errno::EINVAL),
-        };
-        if result.is_err() {
-            descriptors.iter().for_each(|descriptor| self.return_descriptor(*descriptor));
-        }
-        self.answer(header, result.as_ref().map(|()| &[][..]));
+    /// Of a message that the agent takes.
+    pub(super) const TAKEN: Self = Self { commands: 1, bytes: RESERVE_BYTES, reserve: 0 };
+}
+
+/// The queue of commands. All zeroes: it is empty.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(super) struct QueueCells {
+    /// The number of the oldest that is not answered.
+    head: Cell<u32>,
+    tail: Cell<u32>,
+    /// The first with something to emit.
+    emit: Cell<u32>,
+    /// One more than the number of the reset that is under way; 0 for none.
+    resetting: Cell<u32>,
+    table: [CommandCells; COMMANDS],
+}
+
+const _: () = assert!(size_of::<CommandCells>() == size_of::<Command>());
+
+/// The place of a command.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+struct CommandCells {
+    fixed: Cell<[u64; 6]>,
+    /// What changes while it is done: apart, so that a change of it is small.
+    progress: Cell<[u64; 2]>,
+}
+
+impl CommandCells {
+    fn get(&self) -> Command {
+        let ([a, b, c, d, e, f], [g, h]) = (self.fixed.get(), self.progress.get());
+        zerocopy::transmute!([a, b, c, d, e, f, g, h])
     }
 
-    /// Refuses a message that can not be done at all. Returns whether there was room.
-    pub(super) fn refuse_message(&mut self, header: &MessageHeader) -> bool {
-        if header.flags().kind() == MessageFlags::REPLY {
-            return true;
+    fn set(&self, journal: Journal<'_>, command: Command) {
+        let [a, b, c, d, e, f, g, h]: [u64; 8] = zerocopy::transmute!(command);
+        self.fixed.set(journal, [a, b, c, d, e, f]);
+        self.progress.set(journal, [g, h]);
+    }
+}
+
+/// A command of the client: something for the function, something that waits, or a reply whose turn has not come.
+#[derive(Clone, Copy, PartialEq, Default, Debug, FromBytes, IntoBytes, Immutable, Layout)]
+#[repr(C)]
+pub(super) struct Command {
+    /// When it arrived, in nanoseconds.
+    pub(super) started: u64,
+    /// First byte in the region.
+    pub(super) offset: u64,
+    /// Its place in the ring: first the reply's header and fixed part, then data, of a write or to be read.
+    pub(super) ring: u64,
+    /// Bytes of its place.
+    pub(super) room: u32,
+    /// Bytes of the reply's payload.
+    pub(super) payload: u32,
+    /// Bytes to be accessed.
+    pub(super) len: u32,
+    /// The client's number.
+    pub(super) id: u16,
+    /// The code on the wire.
+    pub(super) code: u16,
+    pub(super) kind: Code<Kind>,
+    /// Region of an access.
+    pub(super) region: u8,
+    pub(super) reserved: [u8; 6],
+    /// Bytes that have been emitted.
+    pub(super) emitted: u32,
+    /// Requests to the function, or maps, that it waits for.
+    pub(super) outstanding: u32,
+    /// Errno, or 0.
+    pub(super) error: u32,
+    /// Bits of [`flag`].
+    pub(super) flags: u32,
+}
+
+/// What a [`Command`] wants.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    /// Nothing but a reply.
+    Answer,
+    Read,
+    Write,
+    /// DEVICE_RESET.
+    Reset,
+    /// DMA_UNMAP that waits for running copies.
+    Unmap,
+}
+coded!(Kind: Answer, Read, Write, Reset, Unmap);
+
+/// Bits of [`Command::flags`].
+pub(super) mod flag {
+    pub(in super::super) const NO_REPLY: u32 = 1;
+    /// Nothing is left to do but to reply.
+    pub(in super::super) const DONE: u32 = 2;
+    /// It resets the function.
+    pub(in super::super) const RESETS: u32 = 4;
+}
+
+impl Command {
+    /// A command whose reply has `payload` bytes.
+    pub(super) fn new(header: &MessageHeader, kind: Kind, payload: usize) -> Self {
+        let silent = if header.flags().no_reply() { flag::NO_REPLY } else { 0 };
+        Self {
+            id: header.id.get(),
+            code: header.command.get(),
+            kind: kind.into(),
+            flags: silent,
+            room: (HEADER_BYTES + payload) as u32,
+            payload: payload as u32,
+            ..Self::default()
         }
-        if !self.has_room(SHORT) {
-            return false;
+    }
+
+    /// An access of a region that there is.
+    pub(super) fn access(header: &MessageHeader, kind: Kind, access: &RegionAccess) -> Self {
+        Self {
+            offset: access.offset.get(),
+            region: access.region.get() as u8,
+            len: access.count.get(),
+            room: DATA as u32 + access.count.get(),
+            ..Self::new(header, kind, size_of::<RegionAccess>())
         }
-        let long = header.size.get() as usize > MESSAGE_BYTES;
-        self.answer(header, Err(if long { &Errno::E2BIG } else { &Errno::EINVAL }));
-        true
+    }
+
+    pub(super) fn is(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// The commands of one client.
+pub(super) struct Commands<'m> {
+    cells: &'m QueueCells,
+    output: Output<'m>,
+    presence: Presence<'m>,
+    counters: &'m SessionCounters,
+    journal: Journal<'m>,
+    /// How long one waits for the function.
+    timeout: Duration,
+}
+
+impl<'m> Commands<'m> {
+    pub(super) fn new(
+        cells: &'m QueueCells,
+        output: Output<'m>,
+        presence: Presence<'m>,
+        counters: &'m SessionCounters,
+        journal: Journal<'m>,
+        timeout: Duration,
+    ) -> Self {
+        Self { cells, output, presence, counters, journal, timeout }
+    }
+
+    /// Those that are not answered.
+    pub(super) fn len(&self) -> usize {
+        self.cells.tail.get().wrapping_sub(self.cells.head.get()) as usize
+    }
+
+    /// The number that the next one gets.
+    pub(super) fn next_number(&self) -> u32 {
+        self.cells.tail.get()
+    }
+
+    /// Whether so much can be queued if `used` bytes of the ring are in use.
+    pub(super) fn fits(&self, need: Need, used: usize) -> bool {
+        // No place crosses the end of the ring, so that one of them may leave a gap.
+        let bytes = need.bytes + PLACE_MAX + need.reserve * RESERVE_BYTES;
+        self.len() + need.commands + need.reserve <= COMMANDS && used + bytes <= RING_BYTES
+    }
+
+    /// Queues a command that came at `now`; there is room. `parts` are put into its place, each at an offset. An access
+    /// of nothing is done at once.
+    pub(super) fn push(&self, now: Instant, command: Command, parts: &[(usize, &[u8])]) {
+        let ring = self.output.place(command.room, parts);
+        let number = self.next_number();
+        self.counters.errors.add(u64::from(command.error != 0));
+        let is_access = matches!(command.kind.get(), Kind::Read | Kind::Write);
+        let done = if is_access && command.len == 0 { flag::DONE } else { 0 };
+        let flags = command.flags | done;
+        self.set(number, Command { ring, started: now.as_nanos(), flags, ..command });
+        self.cells.tail.set(self.journal, number.wrapping_add(1));
     }
 
     /// Queues the reply to a command that is done.
-    fn answer(&self, header: &MessageHeader, result: Result<&[u8], &Errno>) {
+    pub(super) fn answer(&self, now: Instant, header: &MessageHeader, result: Result<&[u8], &Errno>) {
         let payload = result.unwrap_or_default();
+        let command = Command::new(header, Kind::Answer, payload.len());
         let error = result.err().map_or(0, |error| error.0);
-        let command = Command {
-            room: (HEADER_BYTES + payload.len()) as u32,
-            payload: payload.len() as u32,
-            error,
-            ..command_of(header, Kind::Answer, flag::DONE)
-        };
-        self.push_command(command, &[(HEADER_BYTES, payload)]);
+        let command = Command { error, flags: command.flags | flag::DONE, ..command };
+        self.push(now, command, &[(HEADER_BYTES, payload)]);
         self.settle();
     }
 
-    fn version(&mut self, header: &MessageHeader, payload: &[u8]) {
-        let agreed =
-            VersionHeader::ref_from_prefix(payload).map_err(|_| Errno::EINVAL).and_then(|(version, data)| {
-                if version.major.get() != VERSION_MAJOR {
-                    return Err(Errno::EOPNOTSUPP);
-                }
-                Capabilities::parse(data)
-                    .map(|proposed| (proposed, data.is_empty()))
-                    .map_err(|_| Errno::EINVAL)
-            });
-        let (proposed, silent) = match agreed {
-            Ok(agreed) => agreed,
-            Err(error) => {
-                self.answer(header, Err(&error));
-                return self.break_off();
+    /// The first command with something to emit, and its number; none while the function is reset.
+    pub(super) fn next_to_emit(&self) -> Option<(u32, Command)> {
+        loop {
+            let number = self.cells.emit.get();
+            if number == self.cells.tail.get() {
+                return None;
             }
-        };
-        let transfer = proposed.max_data_xfer_size.or(Capabilities::DEFAULT.max_data_xfer_size).unwrap_or(0);
-        let transfer = transfer.min(TRANSFER_BYTES.into()) as u32;
-        self.cells.peer_transfer.set(self.journal, transfer);
-        let version = VersionHeader { major: VERSION_MAJOR.into(), minor: VERSION_MINOR.into() };
-        let data = if silent { String::new() } else { own_capabilities(&proposed).encode() };
-        self.set_phase(Phase::Ready);
-        self.answer(header, Ok(&[version.as_bytes(), data.as_bytes()].concat()));
-    }
-
-    fn reset(&mut self, header: &MessageHeader) {
-        if let Some(error) = self.refusal() {
-            return self.answer(header, Err(&error));
+            let command = self.get(number);
+            let more = match command.kind.get() {
+                Kind::Reset => command.outstanding == 0,
+                Kind::Read | Kind::Write => command.emitted < command.len,
+                _ => false,
+            };
+            if more && !command.is(flag::DONE) {
+                return Some((number, command));
+            }
+            self.cells.emit.set(self.journal, number.wrapping_add(1));
         }
-        let command = command_of(header, Kind::Reset, 0);
-        self.push_command(Command { room: HEADER_BYTES as u32, ..command }, &[]);
     }
 
-    fn dma_unmap(&mut self, header: &MessageHeader, payload: &[u8]) {
-        let number = self.cells.tail.get();
-        let unmapped = match DmaUnmap::read_from_bytes(payload) {
-            Ok(unmap) => self.unmap(&unmap, number),
-            // With a dirty bitmap it is longer.
-            Err(_) => match DmaUnmap::read_from_prefix(payload) {
-                Ok((unmap, _)) if unmap.flags().dirty_bitmap() => Err(Errno::EOPNOTSUPP),
-                _ => Err(Errno::EINVAL),
-            },
-        };
-        match unmapped {
-            Err(error) => self.answer(header, Err(&error)),
-            Ok(0) => self.answer(header, Ok(payload)),
-            Ok(outstanding) => {
-                let command = Command {
-                    room: (HEADER_BYTES + payload.len()) as u32,
-                    payload: payload.len() as u32,
-                    outstanding,
-                    ..command_of(header, Kind::Unmap, 0)
-                };
-                self.push_command(command, &[(HEADER_BYTES, payload)]);
+    /// `len` bytes more of a command have been emitted, as `request` if the function has to do with them.
+    pub(super) fn emitted(&self, number: u32, command: &Command, len: usize, request: Option<&Request>) {
+        let emitted = command.emitted + len as u32;
+        let is_answered = request.is_some_and(|request| request.id().is_some());
+        let outstanding = command.outstanding + u32::from(is_answered);
+        let done = if emitted == command.len && outstanding == 0 { flag::DONE } else { 0 };
+        let resets = matches!(request, Some(Request::Reset { .. }));
+        let flags = command.flags | done | if resets { flag::RESETS } else { 0 };
+        self.set(number, Command { emitted, outstanding, flags, ..*command });
+        if resets {
+            self.cells.resetting.set(self.journal, number.wrapping_add(1));
+        }
+    }
+
+    /// Whether a reset that the client wants is under way.
+    pub(super) fn awaits_reset(&self) -> bool {
+        self.cells.resetting.get() != 0
+    }
+
+    /// The command that an answer belongs to, with its number, and the part of it; none if it is too late.
+    pub(super) fn find(&self, id: AccessId) -> Option<(u32, Command, u32)> {
+        let head = self.cells.head.get();
+        // As many bits of the number as the id has.
+        let offset = (id.0 >> PART_BITS).wrapping_sub(head) & (ID_MASK >> PART_BITS);
+        if id.0 & !ID_MASK != 0 || offset as usize >= self.len() {
+            return None;
+        }
+        let number = head.wrapping_add(offset);
+        let command = self.get(number);
+        (!command.is(flag::DONE)).then_some((number, command, id.0 & ((1 << PART_BITS) - 1)))
+    }
+
+    /// The function has answered the reset of a command. False if it is not the one that is under way.
+    pub(super) fn end_reset(&self, number: u32, command: &Command) -> bool {
+        let resets = command.is(flag::RESETS) && self.cells.resetting.get() == number.wrapping_add(1);
+        if resets {
+            self.cells.resetting.set(self.journal, 0);
+        }
+        resets
+    }
+
+    /// The function has answered a request of a command.
+    pub(super) fn answered(&self, number: u32, command: &Command, result: Result<(), Errno>) {
+        let command = Command { outstanding: command.outstanding - 1, ..*command };
+        self.set(number, command);
+        match result {
+            Err(error) => self.finish(number, Some(error)),
+            Ok(()) if command.outstanding == 0 && command.emitted == command.len => self.finish(number, None),
+            Ok(()) => {}
+        }
+        self.settle();
+    }
+
+    /// The last copy has ended from a map that command `number` waits for, if it still waits.
+    pub(super) fn unmapped(&self, number: u32) {
+        if !self.numbers().any(|waiting| waiting == number) {
+            return;
+        }
+        let mut command = self.get(number);
+        if command.kind == Kind::Unmap && !command.is(flag::DONE) {
+            command.outstanding -= 1;
+            self.set(number, command);
+            if command.outstanding == 0 {
+                self.finish(number, None);
+                self.settle();
             }
         }
     }
 
-    fn region_info(&self, payload: &[u8]) -> Result<RegionInfo, Errno> {
-        let asked = RegionInfo::read_from_bytes(payload).map_err(|_| Errno::EINVAL)?;
-        let index = asked.index.get();
-        if index >= RegionIndex::COUNT || (asked.argsz.get() as usize) < size_of::<RegionInfo>() {
-            return Err(Errno::EINVAL);
-        }
-        let size = self.region_bytes(index);
-        // Never to be mapped: one such region would make all writes synchronous.
-        let flags = RegionFlags(0).with_read(size > 0).with_write(size > 0);
-        Ok(RegionInfo {
-            argsz: (size_of::<RegionInfo>() as u32).into(),
-            flags: flags.0.into(),
-            index: index.into(),
-            cap_offset: 0.into(),
-            size: size.into(),
-            offset: 0.into(),
-        })
+    /// Writes data of an access into its place.
+    pub(super) fn write_data(&self, command: &Command, offset: usize, bytes: &[u8]) {
+        self.output.write(command.ring, DATA + offset, bytes);
     }
 
-    fn irq_info(&self, payload: &[u8]) -> Result<IrqInfo, Errno> {
-        let asked = IrqInfo::read_from_bytes(payload).map_err(|_| Errno::EINVAL)?;
-        let index = asked.index.get();
-        if index >= INTERRUPT_KINDS || (asked.argsz.get() as usize) < size_of::<IrqInfo>() {
-            return Err(Errno::EINVAL);
-        }
-        let count = self.interrupt_count(index);
-        let offered =
-            IrqFlags(0).with_eventfd(true).with_maskable(true).with_automasked(index == IrqIndex::INTX.0);
-        let flags = if count > 0 { offered } else { IrqFlags(0) };
-        Ok(IrqInfo {
-            argsz: (size_of::<IrqInfo>() as u32).into(),
-            flags: flags.0.into(),
-            index: index.into(),
-            count: count.into(),
-        })
+    /// Reads data of an access from its place.
+    pub(super) fn read_data(&self, command: &Command, offset: usize, out: &mut [u8]) {
+        self.output.read(command.ring, DATA + offset, out);
     }
 
-    fn region_read(&mut self, header: &MessageHeader, payload: &[u8]) -> bool {
-        let Ok(access) = RegionAccess::read_from_bytes(payload) else { return self.refuse_message(header) };
-        let count = access.count.get().min(TRANSFER_BYTES);
-        if !self.has_room(Need::new(1, DATA + count as usize)) {
+    /// Answers the oldest commands, as far as they are done.
+    pub(super) fn settle(&self) {
+        let (cells, journal) = (self.cells, self.journal);
+        let (head, tail) = (cells.head.get(), cells.tail.get());
+        let mut number = head;
+        while number != tail {
+            let command = self.get(number);
+            if !command.is(flag::DONE) || !(command.is(flag::NO_REPLY) || self.reply(&command)) {
+                break;
+            }
+            number = number.wrapping_add(1);
+        }
+        if number != head {
+            cells.head.set(journal, number);
+            // The next to be emitted is never one that was answered.
+            if tail.wrapping_sub(cells.emit.get()) > tail.wrapping_sub(number) {
+                cells.emit.set(journal, number);
+            }
+        }
+        self.free_ring();
+    }
+
+    /// Frees what nobody needs any more at the start of the ring.
+    pub(super) fn free_ring(&self) {
+        self.output.free(|| (self.len() > 0).then(|| self.get(self.cells.head.get()).ring));
+    }
+
+    /// Puts the reply to a command into the stream, if there is room.
+    fn reply(&self, command: &Command) -> bool {
+        if self.output.room() <= OUTPUTS / 8 {
             return false;
         }
-        if let Err(error) = self.check_access(&access).and_then(|()| self.refusal().map_or(Ok(()), Err)) {
-            if error == Errno::ETIMEDOUT {
-                self.mislead(access.region.get());
-            }
-            self.answer(header, Err(&error));
-            return true;
-        }
-        let silent = header.flags().no_reply();
-        let command = Command {
-            room: DATA as u32 + count,
-            payload: size_of::<RegionAccess>() as u32 + count,
-            // Nobody would see what was read.
-            len: if silent { 0 } else { count },
-            ..region_command(header, Kind::Read, &access)
+        let code = spec::vfio_user::Command(command.code);
+        let header = match command.error {
+            0 => MessageHeader::reply(command.id, code, command.payload),
+            error => MessageHeader::error_reply(command.id, code, Errno(error)),
         };
-        self.queue(command, &[(HEADER_BYTES, payload)]);
+        self.output.push_reply(command.ring, &header);
         true
     }
 
-    fn region_write(&mut self, header: &MessageHeader, payload: &[u8]) -> bool {
-        let Ok((access, data)) = RegionAccess::read_from_prefix(payload) else {
-            return self.refuse_message(header);
-        };
-        if !self.has_room(Need::new(1, DATA + data.len())) {
-            return false;
+    /// When the oldest command that waits for anything has waited too long.
+    pub(super) fn end_of_oldest(&self) -> Option<Instant> {
+        let waiting = self.numbers().find(|number| !self.get(*number).is(flag::DONE))?;
+        Some(self.end_of(&self.get(waiting)))
+    }
+
+    /// When a command has waited too long. What is posted to a silent function, and nobody takes, holds back the
+    /// answers to what came behind it, and so has a moment only; an unmap waits for the client itself.
+    fn end_of(&self, command: &Command) -> Instant {
+        let is_posted = command.kind == Kind::Write && command.is(flag::NO_REPLY);
+        let patience = if is_posted && self.presence.is_silent() { REFUSAL } else { self.timeout };
+        Instant::from_nanos(command.started) + patience
+    }
+
+    /// Fails what has waited too long. `has_untold` says that the device is about to end uses of maps, and `is_full`
+    /// that something has piled up behind the commands.
+    pub(super) fn expire(&self, now: Instant, has_untold: bool, is_full: bool) {
+        let (mut expired, mut unanswered) = (false, false);
+        for number in self.numbers() {
+            let command = self.get(number);
+            if command.is(flag::DONE) {
+                continue;
+            }
+            let end = self.end_of(&command);
+            if end > now {
+                break;
+            }
+            // What it waits for has just ended, and the device is about to say so.
+            if command.kind == Kind::Unmap && has_untold && end + UNMAP_GRACE > now {
+                continue;
+            }
+            expired = true;
+            // An unmap waits for the client itself.
+            unanswered |= command.kind != Kind::Unmap;
+            self.fail(number, &command, Errno::ETIMEDOUT);
         }
-        let whole = data.len() == access.count.get() as usize;
-        let checked = if whole { self.check_access(&access) } else { Err(Errno::EINVAL) };
-        if let Err(error) = checked {
-            self.cells.counters.dropped_writes.add(1);
-            self.answer(header, Err(&error));
-            return true;
+        if expired && is_full {
+            self.presence.refuse_until(now + REFUSAL);
         }
-        let fixed = access.as_bytes();
-        self.queue_write(header, &access, &[(HEADER_BYTES, fixed), (DATA, data)], 0);
-        true
-    }
-
-    fn region_write_multi(&mut self, header: &MessageHeader, payload: &[u8]) -> bool {
-        let parsed = WriteMultiHeader::ref_from_prefix(payload).ok().and_then(|(multi, rest)| {
-            let writes = <[WriteMultiEntry]>::ref_from_bytes(rest).ok()?;
-            (writes.len() as u64 == multi.count.get() && writes.len() <= WRITE_MULTI_MAX)
-                .then_some((multi, writes))
-        });
-        let sensible = |write: &WriteMultiEntry| {
-            write.count.get() as usize <= write.data.len() && self.check_access(&access_of(write)).is_ok()
-        };
-        let Some((multi, writes)) = parsed.filter(|(_, writes)| writes.iter().all(sensible)) else {
-            return self.refuse_message(header);
-        };
-        if !self.has_room(Need::new(writes.len() + 1, writes.len() * (DATA + 8) + SHORT_BYTES)) {
-            return false;
+        if unanswered {
+            self.fall_silent();
         }
-        for write in writes {
-            // `sensible`: no more than there is room for in an entry.
-            let data = &write.data[..write.count.get() as usize];
-            self.queue_write(header, &access_of(write), &[(DATA, data)], flag::NO_REPLY);
+        self.settle();
+    }
+
+    /// Something had no answer in time: whatever else waits for the function fails now, and what comes at once, so that
+    /// a client waits for one of its commands and not for each in turn.
+    pub(super) fn fall_silent(&self) {
+        if !self.presence.fall_silent() {
+            return;
         }
-        self.answer(header, Ok(multi.as_bytes()));
-        true
-    }
-
-    /// Queues a write that makes sense; to a function that is gone or silent it is dropped, which is no error.
-    fn queue_write(
-        &mut self,
-        header: &MessageHeader,
-        access: &RegionAccess,
-        parts: &[(usize, &[u8])],
-        flags: u32,
-    ) {
-        let count = access.count.get();
-        let posted = flags & flag::NO_REPLY != 0 || header.flags().no_reply();
-        let dropped = if posted { self.posted_refusal() } else { self.refusal() };
-        let silent = self.is_absent() || posted;
-        match dropped {
-            Some(_) if silent => self.drop_write(),
-            Some(_) => self.cells.counters.dropped_writes.add(1),
-            None => {}
+        for number in self.numbers() {
+            let command = self.get(number);
+            let waits = matches!(command.kind.get(), Kind::Read | Kind::Write | Kind::Reset);
+            if waits && !command.is(flag::DONE) && !command.is(flag::NO_REPLY) {
+                self.fail(number, &command, Errno::ETIMEDOUT);
+            }
         }
-        let error = dropped.filter(|_| !silent).map_or(0, |error| error.0);
-        let command = region_command(header, Kind::Write, access);
-        let command = Command {
-            room: DATA as u32 + count,
-            payload: size_of::<RegionAccess>() as u32,
-            len: if dropped.is_some() { 0 } else { count },
-            flags: command.flags | flags,
-            error,
-            ..command
-        };
-        self.queue(command, parts);
+        self.settle();
     }
 
-    /// Queues an access; one of nothing is done at once.
-    fn queue(&mut self, command: Command, parts: &[(usize, &[u8])]) {
-        let done = if command.len == 0 { flag::DONE } else { 0 };
-        self.push_command(Command { flags: command.flags | done, ..command }, parts);
-    }
-
-    /// Whether an access lies in its region.
-    fn check_access(&self, access: &RegionAccess) -> Result<(), Errno> {
-        let size = self.region_bytes(access.region.get());
-        let end = access.offset.get().checked_add(access.count.get().into());
-        if access.count.get() > TRANSFER_BYTES {
-            return Err(Errno::E2BIG);
+    /// Fails everything that waits for the function.
+    pub(super) fn fail_requests(&self, error: Errno) {
+        for number in self.numbers() {
+            let command = self.get(number);
+            if !command.is(flag::DONE) && matches!(command.kind.get(), Kind::Read | Kind::Write | Kind::Reset)
+            {
+                self.fail(number, &command, error);
+            }
         }
-        if size > 0 && end.is_some_and(|end| end <= size) { Ok(()) } else { Err(Errno::EINVAL) }
+        self.settle();
+    }
+
+    /// Fails every access that was given to the function and has not been answered. Resets go on, and so does what
+    /// nobody has seen.
+    pub(super) fn fail_outstanding(&self, error: Errno) {
+        for number in self.numbers() {
+            let command = self.get(number);
+            let given = matches!(command.kind.get(), Kind::Read | Kind::Write) && command.outstanding > 0;
+            if given && !command.is(flag::DONE) && !command.is(flag::RESETS) {
+                self.fail(number, &command, error);
+            }
+        }
+        self.settle();
+    }
+
+    /// Ends a command that can not be done. A write to a function that is gone is no error.
+    fn fail(&self, number: u32, command: &Command, error: Errno) {
+        let dropped =
+            command.kind == Kind::Write && (self.presence.is_absent() || command.is(flag::NO_REPLY));
+        if dropped {
+            self.presence.drop_write();
+        }
+        self.finish(number, (!dropped).then_some(error));
+    }
+
+    /// Nothing is left to do for a command but to reply.
+    fn finish(&self, number: u32, error: Option<Errno>) {
+        let command = self.get(number);
+        self.counters.errors.add(u64::from(error.is_some()));
+        self.counters.timeouts.add(u64::from(error == Some(Errno::ETIMEDOUT)));
+        if error == Some(Errno::ETIMEDOUT) && command.kind == Kind::Read {
+            self.presence.mislead(command.region.into());
+        }
+        let error = error.map_or(0, |error| error.0);
+        self.set(number, Command { flags: command.flags | flag::DONE, error, ..command });
+        if self.cells.resetting.get() == number.wrapping_add(1) {
+            self.cells.resetting.set(self.journal, 0);
+        }
+    }
+
+    /// Forgets all commands. Their numbers stay used, so that late answers to them mean nothing.
+    pub(super) fn forget(&self) {
+        let tail = self.cells.tail.get();
+        self.cells.head.set(self.journal, tail);
+        self.cells.emit.set(self.journal, tail);
+        self.cells.resetting.set(self.journal, 0);
+    }
+
+    /// The numbers of all commands that are not answered.
+    fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
+        let head = self.cells.head.get();
+        (0..self.len() as u32).map(move |offset| head.wrapping_add(offset))
+    }
+
+    fn get(&self, number: u32) -> Command {
+        self.cells.table[number as usize % COMMANDS].get()
+    }
+
+    fn set(&self, number: u32, command: Command) {
+        self.cells.table[number as usize % COMMANDS].set(self.journal, command);
     }
 }
 
-/// What stands in the queue for a command.
-fn command_of(header: &MessageHeader, kind: Kind, flags: u32) -> Command {
-    let silent = if header.flags().no_reply() { flag::NO_REPLY } else { 0 };
-    let (id, code) = (header.id.get(), header.command.get());
-    Command { id, code, kind: kind.into(), flags: flags | silent, ..Command::default() }
+/// Names a part of a command to the function.
+pub(super) fn access_id(number: u32, part: u32) -> AccessId {
+    AccessId((number << PART_BITS | part) & ID_MASK)
 }
-
-fn region_command(header: &MessageHeader, kind: Kind, access: &RegionAccess) -> Command {
-    // Checked to be one that there is.
-    let region = access.region.get() as u8;
-    Command { offset: access.offset.get(), region, ..command_of(header, kind, 0) }
-}
-
-fn access_of(write: &WriteMultiEntry) -> RegionAccess {
-    RegionAccess { offset: write.offset, region: write.region, count: write.count }
-}
-
-fn device_info(payload: &[u8]) -> Result<DeviceInfo, Errno> {
-    let asked = DeviceInfo::read_from_bytes(payload).map_err(|_| Errno::EINVAL)?;
-    if (asked.argsz.get() as usize) < size_of::<DeviceInfo>() {
-        return Err(Errno::EINVAL);
-    }
-    Ok(DeviceInfo {
-        argsz: (size_of::<DeviceInfo>() as u32).into(),
-        flags: DeviceFlags(0).with_pci(true).with_reset(true).0.into(),
-        num_regions: RegionIndex::COUNT.into(),
-        num_irqs: INTERRUPT_KINDS.into(),
-    })
-}
-
-/// Our capabilities: of those that the client has named, so that the reply is never longer than what QEMU has room for.
-fn own_capabilities(proposed: &Capabilities) -> Capabilities {
-    let lower = |proposed: Option<u64>, own: u64| proposed.map(|proposed| proposed.min(own));
-    Capabilities {
-        max_msg_fds: lower(proposed.max_msg_fds, MESSAGE_DESCRIPTORS as u64),
-        max_data_xfer_size: lower(proposed.max_data_xfer_size, TRANSFER_BYTES.into()),
-        pgsizes: proposed.pgsizes.map(|_| PAGE_SIZES),
-        max_dma_maps: lower(proposed.max_dma_maps, MAPS as u64),
-        write_multiple: proposed.write_multiple,
-    }
-}
-
-fn unsupported(code: WireCommand) -> Errno {
-    match code {
-        // Of the server.
-        WireCommand::DMA_READ | WireCommand::DMA_WRITE => Errno::EINVAL,
-        _ if code.name().is_some() => Errno::EOPNOTSUPP,
-        _ => Errno::ENOSYS,
-    }
-}
-
-const _: () = assert!(BAR_COUNT as u32 == RegionIndex::ROM.0);

@@ -3,6 +3,7 @@
 //! Own are the BARs, the command register, MSI-X control, the control registers of PCI Express and all of Advanced
 //! Error Reporting; SR-IOV can be read only. The rest is the function's.
 
+use base::ledger::{Cell, Journal};
 use pcie::capability::aer;
 use pcie::spec::capability as capabilities;
 use pcie::spec::header::{
@@ -10,9 +11,13 @@ use pcie::spec::header::{
     COMMAND_MEMORY_SPACE, COMMAND_PARITY_ERROR_RESPONSE, COMMAND_SERR, INTERRUPT,
 };
 
-use super::Session;
 use super::cells::LOCAL_DWORDS;
 use super::slot_config::{AER_DWORDS, SRIOV_DWORDS, SlotConfig};
+use super::{Request, ResetKind};
+use crate::{Access, AccessId};
+
+/// Own registers, each relative to its value after a reset. All zeroes: as after a reset.
+pub(super) type ConfigCells = [Cell<u32>; LOCAL_DWORDS];
 
 /// Expansion ROM base address: there is none.
 const ROM: u16 = 0x30;
@@ -23,8 +28,8 @@ const CONTROL_BYTES: u8 = 0b0011;
 
 /// A dword with something of the session's own.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Local {
-    pub(super) register: u16,
+struct Local {
+    register: u16,
     /// Bits that come from here; the others are the function's.
     own: u32,
     initial: u32,
@@ -43,20 +48,8 @@ impl Local {
     }
 }
 
-/// What a write to configuration space leads to at the function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Passed {
-    Nothing,
-    Write {
-        value: u32,
-        byte_enables: u8,
-    },
-    /// The write initiates a function-level reset.
-    Reset,
-}
-
 /// The dwords with something of the session's own, by register.
-pub(super) fn locals(config: &SlotConfig) -> Vec<Local> {
+fn locals(config: &SlotConfig) -> Vec<Local> {
     let mut locals = header(config);
     if let Some((at, _)) = config.msix {
         let own = capabilities::MSIX_CONTROL_WRITABLE;
@@ -151,77 +144,97 @@ fn mask_of(byte_enables: u8) -> u32 {
     (0..4).filter(|byte| byte_enables >> byte & 1 != 0).fold(0, |mask, byte| mask | 0xff << (8 * byte))
 }
 
-impl Session<'_> {
-    fn local(&self, register: u16) -> Option<usize> {
+/// The borrower's view of the function's configuration space.
+pub struct ConfigSpace<'m> {
+    cells: &'m ConfigCells,
+    locals: Vec<Local>,
+    journal: Journal<'m>,
+    /// Device Control of PCI Express.
+    device_control: Option<u16>,
+    aer: Option<u16>,
+}
+
+impl<'m> ConfigSpace<'m> {
+    pub(super) fn new(cells: &'m ConfigCells, journal: Journal<'m>, config: &SlotConfig) -> Self {
+        let device_control = config.express.map(|at| at + capabilities::DEVICE_CONTROL);
+        Self { cells, locals: locals(config), journal, device_control, aer: config.aer }
+    }
+
+    /// The command register as the client has set it: what the function's has to be after a reset that the client does
+    /// not know of.
+    pub fn command_register(&self) -> u16 {
+        self.find(COMMAND).map_or(0, |index| self.get(index)) as u16
+    }
+
+    /// The fabric has seen errors of the function: sets bits of a status register of Advanced Error Reporting, which is
+    /// `status` bytes into the capability ([`aer::UNCORRECTABLE_STATUS`], [`aer::CORRECTABLE_STATUS`]).
+    pub fn record_error(&self, status: u16, bits: u32) {
+        let Some(index) = self.aer.and_then(|at| self.find(at + status)) else { return };
+        self.set(index, self.get(index) | bits);
+    }
+
+    fn find(&self, register: u16) -> Option<usize> {
         self.locals.binary_search_by_key(&register, |local| local.register).ok()
     }
 
-    fn local_value(&self, index: usize) -> u32 {
-        self.cells.local[index].get() ^ self.locals[index].initial
+    fn get(&self, index: usize) -> u32 {
+        self.cells[index].get() ^ self.locals[index].initial
     }
 
-    fn set_local(&self, index: usize, value: u32) {
-        self.cells.local[index].set(self.journal, value ^ self.locals[index].initial);
+    fn set(&self, index: usize, value: u32) {
+        self.cells[index].set(self.journal, value ^ self.locals[index].initial);
     }
 
     /// The value of a register that is the session's own, all of it.
-    pub(super) fn own_register(&self, register: u16) -> Option<u32> {
-        let index = self.local(register)?;
-        (self.locals[index].own == u32::MAX).then(|| self.local_value(index))
+    pub(super) fn own(&self, register: u16) -> Option<u32> {
+        let index = self.find(register)?;
+        (self.locals[index].own == u32::MAX).then(|| self.get(index))
     }
 
     /// What the borrower sees where the function has `value`.
-    pub(super) fn merge_register(&self, register: u16, value: u32) -> u32 {
-        let Some(index) = self.local(register) else { return value };
+    pub(super) fn merge(&self, register: u16, value: u32) -> u32 {
+        let Some(index) = self.find(register) else { return value };
         let own = self.locals[index].own;
-        value & !own | self.local_value(index) & own
+        value & !own | self.get(index) & own
     }
 
-    /// What the function gets of a write.
-    pub(super) fn passed(&self, register: u16, value: u32, byte_enables: u8) -> Passed {
-        let Some(index) = self.local(register) else { return Passed::Write { value, byte_enables } };
-        let control = self.config.express.map(|at| at + capabilities::DEVICE_CONTROL);
+    /// What the function gets of a write, if anything, as request `id`.
+    pub(super) fn passed(
+        &self,
+        id: AccessId,
+        register: u16,
+        value: u32,
+        byte_enables: u8,
+    ) -> Option<Request> {
+        let write = |value, byte_enables| {
+            Some(Request::Access(Access::ConfigWrite { id, register, value, byte_enables }))
+        };
+        let Some(index) = self.find(register) else { return write(value, byte_enables) };
         let initiates = value & mask_of(byte_enables) & capabilities::INITIATE_FLR != 0;
-        if Some(register) == control && initiates {
-            return Passed::Reset;
+        if Some(register) == self.device_control && initiates {
+            return Some(Request::Reset { id, kind: ResetKind::FunctionLevel });
         }
-        let byte_enables = byte_enables & self.locals[index].pass;
-        match (register, byte_enables) {
-            (_, 0) => Passed::Nothing,
+        match (register, byte_enables & self.locals[index].pass) {
+            (_, 0) => None,
             // Its window in the fabric needs the function's memory space.
-            (COMMAND, _) if byte_enables & 1 != 0 => {
-                Passed::Write { value: value | u32::from(COMMAND_MEMORY_SPACE), byte_enables }
-            }
-            _ => Passed::Write { value, byte_enables },
+            (COMMAND, passed) if passed & 1 != 0 => write(value | u32::from(COMMAND_MEMORY_SPACE), passed),
+            (_, passed) => write(value, passed),
         }
     }
 
     /// Writes what is the session's own of a register.
-    pub(super) fn write_own(&self, register: u16, value: u32, byte_enables: u8) {
-        let Some(index) = self.local(register) else { return };
+    pub(super) fn write(&self, register: u16, value: u32, byte_enables: u8) {
+        let Some(index) = self.find(register) else { return };
         let local = &self.locals[index];
         let enabled = mask_of(byte_enables);
-        let before = self.local_value(index);
-        let written = before & !(local.writable & enabled) | value & local.writable & enabled;
-        self.set_local(index, written & !(value & local.clearable & enabled));
-    }
-
-    /// The dword of the command register, as far as it is the session's.
-    pub(super) fn own_command(&self) -> u32 {
-        self.local(COMMAND).map_or(0, |index| self.local_value(index))
+        let written = self.get(index) & !(local.writable & enabled) | value & local.writable & enabled;
+        self.set(index, written & !(value & local.clearable & enabled));
     }
 
     /// The function has been reset.
-    pub(super) fn reset_registers(&self) {
+    pub(super) fn reset(&self) {
         for (index, _) in self.locals.iter().enumerate().filter(|(_, local)| !local.sticky) {
-            self.cells.local[index].set(self.journal, 0);
+            self.cells[index].set(self.journal, 0);
         }
-    }
-
-    /// Sets bits of Advanced Error Reporting: the fabric has seen an error of the function. `status` is one of
-    /// [`aer::UNCORRECTABLE_STATUS`] and [`aer::CORRECTABLE_STATUS`].
-    pub(super) fn set_error_bits(&self, status: u16, bits: u32) {
-        let Some(index) = self.config.aer.and_then(|at| self.local(at + status)) else { return };
-        self.set_local(index, self.local_value(index) | bits);
     }
 }

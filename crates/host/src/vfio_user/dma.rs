@@ -3,12 +3,74 @@
 //! Living maps are sorted by address and do not overlap. One that is unmapped is dead for every lookup at once; while
 //! copies that have found it still run it keeps its place and its descriptor, and the client waits for its reply.
 
-use base::ledger::PAGE_SIZE;
+use base::coded;
+use base::ledger::{Cell, Code, Journal, Layout, PAGE_SIZE, SlotCells, Slots};
 use spec::vfio_user::{DmaMap, DmaMapFlags, DmaUnmap, Errno};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::cells::{Kind, MAPS, Map, MapState};
-use super::{DMA_END, DescriptorId, Session};
+use super::bits::NumberSet;
+use super::cells::{MAP_PLACES, MAPS};
+use super::descriptors::Descriptors;
+use super::{DMA_END, DescriptorId, SessionCounters};
+
+const WORDS: usize = MAP_PLACES / 64;
+
+/// The DMA address space. All zeroes: nothing is mapped.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(super) struct MapCells {
+    slots: SlotCells<WORDS>,
+    maps: [Cell<Map>; MAP_PLACES],
+    uses: [Cell<u32>; MAP_PLACES],
+    /// Places of the living ones, by address.
+    order: [Cell<u16>; MAPS],
+    /// Places that changed.
+    changed: NumberSet<WORDS>,
+    count: Cell<u64>,
+}
+
+impl MapCells {
+    pub(super) fn count(&self) -> usize {
+        (self.count.get() as usize).min(MAPS)
+    }
+
+    /// One of the living ones, in the order of addresses, for who looks while a card works.
+    pub(super) fn map(&self, position: usize) -> Option<DmaMapping> {
+        let place = self.order.get(position)?.get();
+        let map = self.maps.get(usize::from(place))?.get();
+        (map.state == Code::from(MapState::Live)).then(|| map.mapping())
+    }
+}
+
+/// One map.
+#[derive(Clone, Copy, PartialEq, Default, Debug, FromBytes, IntoBytes, Immutable, Layout)]
+#[repr(C)]
+struct Map {
+    /// First DMA address.
+    start: u64,
+    /// Bytes.
+    len: u64,
+    /// Where it begins in the descriptor.
+    offset: u64,
+    /// One more than the descriptor; 0 for none.
+    descriptor: u32,
+    /// One more than the number of the unmap that waits for its copies; 0 for none.
+    waiter: u32,
+    /// Bits as in the protocol.
+    rights: u32,
+    state: Code<MapState>,
+    reserved: [u8; 3],
+}
+
+/// What a [`Map`] is.
+#[derive(Clone, Copy, PartialEq)]
+enum MapState {
+    Free,
+    Live,
+    /// Unmapped, but copies run.
+    Dying,
+}
+coded!(MapState: Free, Live, Dying);
 
 /// Names a map while it lives, and until its last copy has ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -45,7 +107,8 @@ pub enum DmaAccessKind {
 pub struct DmaPiece {
     /// The map: raise its use count while a copy runs that is not over with the step.
     pub map: MapId,
-    /// `None`: reach it by [`Session::read_memory`] and [`Session::write_memory`].
+    /// `None`: reach it by [`Transfers::read`](super::Transfers::read) and
+    /// [`Transfers::write`](super::Transfers::write).
     pub descriptor: Option<DescriptorId>,
     /// First byte in the descriptor.
     pub offset: u64,
@@ -72,7 +135,7 @@ impl Map {
         self.descriptor.checked_sub(1).map(DescriptorId)
     }
 
-    pub(super) fn mapping(&self) -> DmaMapping {
+    fn mapping(&self) -> DmaMapping {
         let rights = DmaMapFlags(self.rights);
         DmaMapping {
             start: self.start,
@@ -85,13 +148,31 @@ impl Map {
     }
 }
 
-impl Session<'_> {
+/// The memory of one client.
+pub struct Maps<'m> {
+    cells: &'m MapCells,
+    slots: Slots<'m, WORDS>,
+    descriptors: Descriptors<'m>,
+    counters: &'m SessionCounters,
+    journal: Journal<'m>,
+}
+
+impl<'m> Maps<'m> {
+    pub(super) fn new(
+        cells: &'m MapCells,
+        descriptors: Descriptors<'m>,
+        counters: &'m SessionCounters,
+        journal: Journal<'m>,
+    ) -> Self {
+        Self { cells, slots: Slots::new(&cells.slots, journal), descriptors, counters, journal }
+    }
+
     /// The memory at `address`, as far as it is in one map and at most `len` bytes, which are not 0. Counts what it
     /// denies.
     pub fn lookup(&self, address: u64, len: u64, kind: DmaAccessKind) -> Result<DmaPiece, DmaError> {
         let found = self.find_map(address);
         let denied = |error| {
-            self.cells.counters.denied_accesses.add(1);
+            self.counters.denied_accesses.add(1);
             Err(error)
         };
         let Some((id, map)) = found else { return denied(DmaError::NotMapped) };
@@ -114,69 +195,57 @@ impl Session<'_> {
 
     /// A map that came or went, and what it is now; `None` if it is no more. Each change once. Its descriptor stays
     /// open until the last copy has ended.
-    pub fn poll_map(&mut self) -> Option<(MapId, Option<DmaMapping>)> {
-        let maps = &self.cells.maps;
-        let place = self.take_bit(&maps.changed, &maps.changed_count)?;
+    pub fn poll_change(&self) -> Option<(MapId, Option<DmaMapping>)> {
+        let place = self.cells.changed.take(self.journal)?;
         Some((MapId(place), self.mapping(MapId(place))))
     }
 
     /// The living maps, by address: what a new card has to know.
-    pub fn maps(&self) -> impl Iterator<Item = (MapId, DmaMapping)> + '_ {
-        (0..self.map_count()).map(|position| {
-            let place = self.cells.maps.order[position].get();
+    pub fn iter(&self) -> impl Iterator<Item = (MapId, DmaMapping)> + '_ {
+        (0..self.cells.count()).map(|position| {
+            let place = self.cells.order[position].get();
             (MapId(place), self.map_at(place).mapping())
         })
     }
 
     /// What a map is, if it lives.
     pub fn mapping(&self, id: MapId) -> Option<DmaMapping> {
-        let map = self.cells.maps.maps.get(usize::from(id.0))?.get();
+        let map = self.cells.maps.get(usize::from(id.0))?.get();
         (map.state == MapState::Live).then(|| map.mapping())
     }
 
     /// A copy begins that uses a map, which [`lookup`](Self::lookup) has found in this step.
-    pub fn begin_use(&mut self, id: MapId) {
-        self.cells.maps.uses[usize::from(id.0)].update(self.journal, |uses| uses + 1);
+    pub fn begin_use(&self, id: MapId) {
+        self.cells.uses[usize::from(id.0)].update(self.journal, |uses| uses + 1);
     }
 
-    /// A copy has ended that used a map. The last one ends an unmap.
+    /// A copy has ended that used a map. The last one ends an unmap: returns the number of the command that waits for
+    /// it, if it was.
     ///
     /// # Panics
     /// If no copy uses the map.
-    pub fn end_use(&mut self, id: MapId) {
-        let uses = &self.cells.maps.uses[usize::from(id.0)];
+    pub(super) fn end_use(&self, id: MapId) -> Option<u32> {
+        let uses = &self.cells.uses[usize::from(id.0)];
         // Nobody outside ends one: the card does, for each copy or message that it began with `begin_use`.
         let left = uses.get().checked_sub(1).expect("a use ends once");
         uses.set(self.journal, left);
         let map = self.map_at(id.0);
         if left > 0 || map.state != MapState::Dying {
-            return;
+            return None;
         }
         self.free_map(id.0, &map);
-        let Some(number) = map.waiter.checked_sub(1) else { return };
-        if !self.numbers().any(|waiting| waiting == number) {
-            return;
-        }
-        let mut command = self.command(number);
-        if command.kind == Kind::Unmap && !command.is(super::flag::DONE) {
-            command.outstanding -= 1;
-            self.set_command(number, command);
-            if command.outstanding == 0 {
-                self.finish(number, None);
-                self.settle();
-            }
-        }
+        map.waiter.checked_sub(1)
     }
 
     /// DMA_MAP. On success the descriptor is the session's.
-    pub(super) fn dma_map(&mut self, payload: &[u8], descriptors: &[DescriptorId]) -> Result<(), Errno> {
+    pub(super) fn map(&self, payload: &[u8], descriptors: &[DescriptorId]) -> Result<(), Errno> {
         let result = self.check_map(payload, descriptors).and_then(|map| self.insert_map(map));
         if result.is_err() {
-            self.cells.counters.refused_maps.add(1);
+            self.counters.refused_maps.add(1);
         }
         result.map(|place| {
             if let Some(descriptor) = descriptors.first() {
-                let descriptor = self.hold(*descriptor);
+                let descriptor = self.descriptors.hold(*descriptor);
                 self.set_map(place, Map { descriptor, ..self.map_at(place) });
             }
         })
@@ -207,9 +276,9 @@ impl Session<'_> {
         })
     }
 
-    fn insert_map(&mut self, map: Map) -> Result<u16, Errno> {
-        let (maps, journal) = (&self.cells.maps, self.journal);
-        let count = self.map_count();
+    fn insert_map(&self, map: Map) -> Result<u16, Errno> {
+        let (maps, journal) = (self.cells, self.journal);
+        let count = self.cells.count();
         let position = self.first_map_from(map.start);
         let before = position.checked_sub(1).map(|before| self.ordered(before));
         let behind = (position < count).then(|| self.ordered(position));
@@ -221,24 +290,24 @@ impl Session<'_> {
         if count == MAPS {
             return Err(Errno::ENOSPC);
         }
-        let place = self.map_slots.alloc().ok_or(Errno::ENOSPC)?;
+        let place = self.slots.alloc().ok_or(Errno::ENOSPC)?;
         for at in (position..count).rev() {
             maps.order[at + 1].set(journal, maps.order[at].get());
         }
         maps.order[position].set(journal, place);
-        maps.count.set(journal, count as u32 + 1);
+        maps.count.set(journal, count as u64 + 1);
         self.set_map(place, map);
         Ok(place)
     }
 
     /// DMA_UNMAP by the command with this number. Returns for how many maps it has to wait.
-    pub(super) fn unmap(&mut self, asked: &DmaUnmap, number: u32) -> Result<u32, Errno> {
+    pub(super) fn unmap(&self, asked: &DmaUnmap, number: u32) -> Result<u32, Errno> {
         let flags = asked.flags();
         if flags.dirty_bitmap() {
             return Err(Errno::EOPNOTSUPP);
         }
         let (start, size) = (asked.address.get(), asked.size.get());
-        let count = self.map_count();
+        let count = self.cells.count();
         if flags.reserved_bits() != 0 || flags.all() != (size == 0) || (flags.all() && start != 0) {
             return Err(Errno::EINVAL);
         }
@@ -260,15 +329,15 @@ impl Session<'_> {
     }
 
     /// The client has gone.
-    pub(super) fn unmap_everything(&mut self) {
-        let count = self.map_count();
+    pub(super) fn unmap_everything(&self) {
+        let count = self.cells.count();
         self.remove_maps(0, count, u32::MAX);
     }
 
     /// Removes the maps at these positions of the order; the number is that of the command that waits for their copies.
     /// Returns how many have some.
-    fn remove_maps(&mut self, first: usize, last: usize, number: u32) -> u32 {
-        let (maps, journal) = (&self.cells.maps, self.journal);
+    fn remove_maps(&self, first: usize, last: usize, number: u32) -> u32 {
+        let (maps, journal) = (self.cells, self.journal);
         let mut waiting = 0;
         for position in first..last {
             let place = maps.order[position].get();
@@ -283,36 +352,35 @@ impl Session<'_> {
                 );
             }
         }
-        let count = self.map_count();
+        let count = self.cells.count();
         for position in last..count {
             maps.order[position - (last - first)].set(journal, maps.order[position].get());
         }
-        maps.count.set(journal, (count - (last - first)) as u32);
+        maps.count.set(journal, (count - (last - first)) as u64);
         waiting
     }
 
-    fn free_map(&mut self, place: u16, map: &Map) {
-        self.release(map.descriptor);
+    fn free_map(&self, place: u16, map: &Map) {
+        self.descriptors.release(map.descriptor);
         self.set_map(place, Map { state: MapState::Free.into(), ..Map::default() });
-        self.map_slots.free(place);
+        self.slots.free(place);
     }
 
     fn set_map(&self, place: u16, map: Map) {
-        let maps = &self.cells.maps;
-        maps.maps[usize::from(place)].set(self.journal, map);
-        self.set_bit(&maps.changed, &maps.changed_count, place);
+        self.cells.maps[usize::from(place)].set(self.journal, map);
+        self.cells.changed.insert(self.journal, place);
     }
 
     fn find_map(&self, address: u64) -> Option<(MapId, Map)> {
         let position = self.first_map_from(address.checked_add(1)?).checked_sub(1)?;
-        let place = self.cells.maps.order[position].get();
+        let place = self.cells.order[position].get();
         let map = self.map_at(place);
         (address < map.end()).then_some((MapId(place), map))
     }
 
     /// The position of the first map that begins at `address` or behind.
     fn first_map_from(&self, address: u64) -> usize {
-        let (mut low, mut high) = (0, self.map_count());
+        let (mut low, mut high) = (0, self.cells.count());
         while low < high {
             let middle = low.midpoint(high);
             if self.ordered(middle).start < address {
@@ -325,14 +393,10 @@ impl Session<'_> {
     }
 
     fn ordered(&self, position: usize) -> Map {
-        self.map_at(self.cells.maps.order[position].get())
+        self.map_at(self.cells.order[position].get())
     }
 
     fn map_at(&self, place: u16) -> Map {
-        self.cells.maps.maps[usize::from(place)].get()
-    }
-
-    fn map_count(&self) -> usize {
-        self.cells.map_count()
+        self.cells.maps[usize::from(place)].get()
     }
 }

@@ -1,16 +1,28 @@
 //! The bytes from the client: how much of them the card may receive, and their cutting into messages.
 
+use base::ledger::{Bytes, Cell, Journal, Layout, Span};
 use spec::vfio_user::{Command, HEADER_BYTES, IrqSet, IrqSetFlags, MessageFlags, MessageHeader};
+use zerocopy::FromBytes;
 
-use super::cells::{INPUT_BYTES, MESSAGE_BYTES, MESSAGE_DESCRIPTORS, TAKEN_BYTES};
-use super::queue::Need;
-use super::{Peeked, Phase, Session};
-
-/// A short message: most accesses to registers.
-const SHORT_BYTES: usize = 64;
+use super::Peeked;
+use super::cells::{INPUT_BYTES, Marked, TAKEN_BYTES};
 
 /// What is needed of a message to know whether it may carry descriptors: that of DEVICE_SET_IRQS, up to its flags.
 const JUDGED_BYTES: usize = HEADER_BYTES + 8;
+
+/// The stream from the client, as far as it is not understood. All zeroes: nothing has come.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(super) struct InputCells {
+    /// Position up to which the input is understood. Messages that the agent took do not count.
+    parsed: Marked,
+    /// Bytes that belong to nothing.
+    skip: Cell<u64>,
+    /// The number of the last message that the agent took and the session has seen. Outlives clients.
+    taken: Cell<u64>,
+    /// Written by the kernel behind what is committed as understood.
+    bytes: Bytes<INPUT_BYTES>,
+}
 
 /// Who receives a message.
 enum Receiver {
@@ -20,29 +32,76 @@ enum Receiver {
     Unknown,
 }
 
-impl Session<'_> {
-    pub(super) fn input_room(&self, position: u64) -> usize {
-        if self.is_idle() {
-            return 0;
+/// The stream from the client.
+pub(super) struct Input<'m> {
+    cells: &'m InputCells,
+    journal: Journal<'m>,
+    /// The received position, as far as this card was told.
+    received: u64,
+    /// Where the first message begins that has not been framed: at or behind `received`, or less than a header before
+    /// it.
+    framed: u64,
+}
+
+impl<'m> Input<'m> {
+    pub(super) fn new(cells: &'m InputCells, journal: Journal<'m>) -> Self {
+        let received = cells.parsed.get();
+        Self { cells, journal, received, framed: received + cells.skip.get() }
+    }
+
+    pub(super) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// The number of the last message that the agent took.
+    pub(super) fn taken(&self) -> u64 {
+        self.cells.taken.get()
+    }
+
+    /// The agent has taken the message with this number. False if that is known already.
+    pub(super) fn take(&self, number: u64) -> bool {
+        let is_news = number > self.taken();
+        if is_news {
+            self.cells.taken.set(self.journal, number);
         }
+        is_news
+    }
+
+    /// Whether everything received is understood, and no message has begun.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.is_understood() && !self.is_skipping()
+    }
+
+    /// Whether everything received is understood, or passed over.
+    pub(super) fn is_understood(&self) -> bool {
+        self.received == self.cells.parsed.get()
+    }
+
+    /// Bytes that may be received from `position` on.
+    pub(super) fn room(&self, position: u64) -> usize {
         let taken = position.saturating_sub(self.cells.parsed.at_commit(self.journal));
         INPUT_BYTES.saturating_sub(usize::try_from(taken).unwrap_or(usize::MAX))
     }
 
-    pub(super) fn judge(&self, bytes: &[u8]) -> Peeked {
-        let room = self.input_room(self.received);
+    /// Where they go, if there are at most `len`.
+    pub(super) fn spans(&self, position: u64, len: usize) -> [Span<'m>; 2] {
+        let room = self.room(position).min(len);
+        let start = position as usize % INPUT_BYTES;
+        let first = room.min(INPUT_BYTES - start);
+        [self.cells.bytes.span(start, first), self.cells.bytes.span(0, room - first)]
+    }
+
+    /// What to do with `bytes`, which come next, if the card has `room` for so many. `can_take` says whether the agent
+    /// may take a message.
+    pub(super) fn judge(&self, bytes: &[u8], room: usize, can_take: impl FnOnce() -> bool) -> Peeked {
         if bytes.is_empty() {
             return Peeked::NeedMore;
         }
-        if self.phase() == Phase::Ending {
-            // Whatever it is, it goes nowhere.
-            return if room == 0 { Peeked::Wait } else { Peeked::Consume(bytes.len().min(room)) };
-        }
+        let consume = |len: usize| if room == 0 { Peeked::Wait } else { Peeked::Consume(len.min(room)) };
         // What has begun to be received is received: its header first, which says how much it is.
         let header_end = self.framed + HEADER_BYTES as u64;
         if (self.framed + 1..header_end).contains(&self.received) {
-            let rest = ((header_end - self.received) as usize).min(bytes.len());
-            return if room == 0 { Peeked::Wait } else { Peeked::Consume(rest.min(room)) };
+            return consume(((header_end - self.received) as usize).min(bytes.len()));
         }
         let mut end = self.framed.saturating_sub(self.received);
         let mut agent = None;
@@ -66,25 +125,16 @@ impl Session<'_> {
         match (agent, end) {
             (None, 0) => Peeked::NeedMore,
             (Some(len), 0) if bytes.len() < len => Peeked::NeedMore,
-            (Some(len), 0) if self.can_take() => Peeked::AgentTakes { len },
+            (Some(len), 0) if can_take() => Peeked::AgentTakes { len },
             (Some(_), 0) => Peeked::Wait,
-            _ if room == 0 => Peeked::Wait,
-            _ => Peeked::Consume(usize::try_from(end).unwrap_or(usize::MAX).min(bytes.len()).min(room)),
+            _ => consume(usize::try_from(end).unwrap_or(usize::MAX).min(bytes.len())),
         }
     }
 
-    /// Whether a message with descriptors can be handed in: everything before it has been understood, and there is
-    /// room.
-    fn can_take(&self) -> bool {
-        let descriptors = self.cells.held.get() as usize + 2 * MESSAGE_DESCRIPTORS;
-        let first = self.received == self.cells.parsed.get();
-        first
-            && self.fits(Need::TAKEN, self.cells.ring_head.at_commit(self.journal))
-            && self.cells.released.room() >= descriptors
-    }
-
-    /// Notes where messages begin, up to the received position.
-    pub(super) fn frame(&mut self) {
+    /// Everything up to `position` has been received: notes where messages begin.
+    pub(super) fn receive(&mut self, position: u64) {
+        let most = self.cells.parsed.at_commit(self.journal) + INPUT_BYTES as u64;
+        self.received = position.min(most).max(self.received);
         while self.framed + HEADER_BYTES as u64 <= self.received {
             let offset = self.framed.saturating_sub(self.cells.parsed.get()) as usize;
             let mut header = [0; HEADER_BYTES];
@@ -98,98 +148,59 @@ impl Session<'_> {
         }
     }
 
-    /// Understands as much of the input as is there and has room.
-    pub(super) fn advance(&mut self) {
-        (self.stalled, self.deferred) = (None, false);
-        self.pump();
-        while match self.phase() {
-            Phase::Closed => false,
-            _ if self.is_spent() => false,
-            Phase::Ending => {
-                self.consume(self.available());
-                false
-            }
-            Phase::Version | Phase::Ready if self.cells.skip.get() > 0 => self.pass_over(),
-            Phase::Version | Phase::Ready => self.parse_message(),
-        } {}
-        self.pump();
+    /// Whether what comes next belongs to nothing.
+    pub(super) fn is_skipping(&self) -> bool {
+        self.cells.skip.get() > 0
     }
 
-    /// Bytes that are there and not understood.
-    fn available(&self) -> usize {
-        self.received.saturating_sub(self.cells.parsed.get()) as usize
-    }
-
-    /// Copies input from `offset` behind the parse position; it has arrived.
-    fn peek(&self, offset: usize, out: &mut [u8]) {
-        let start = (self.cells.parsed.get() as usize).wrapping_add(offset) % INPUT_BYTES;
-        let (first, second) = out.split_at_mut(out.len().min(INPUT_BYTES - start));
-        self.cells.input.read(start, first);
-        self.cells.input.read(0, second);
-    }
-
-    fn consume(&mut self, bytes: usize) {
-        let parsed = self.cells.parsed.get() + bytes as u64;
-        self.cells.parsed.set(self.journal, parsed);
-        self.framed = self.framed.max(parsed);
-    }
-
-    fn pass_over(&mut self) -> bool {
+    /// Drops what belongs to nothing, as far as it is there. Returns whether that was all of it.
+    pub(super) fn pass_over(&mut self) -> bool {
         let len = usize::try_from(self.cells.skip.get()).unwrap_or(usize::MAX).min(self.available());
         self.consume(len);
         self.cells.skip.update(self.journal, |skip| skip - len as u64) == 0
     }
 
-    fn parse_message(&mut self) -> bool {
-        let mut head = [0; HEADER_BYTES];
-        let available = self.available();
-        if available < HEADER_BYTES {
-            return false;
+    /// The header of the next message, if it is there.
+    pub(super) fn header(&self) -> Option<MessageHeader> {
+        let mut header = [0; HEADER_BYTES];
+        if self.available() < HEADER_BYTES {
+            return None;
         }
-        self.peek(0, &mut head);
-        let header = MessageHeader::view(&head);
-        let size = header.size.get() as usize;
-        if header.payload_length().is_none() || header.flags().kind() > MessageFlags::REPLY {
-            self.break_off();
-            return true;
-        }
-        match size {
-            _ if size > MESSAGE_BYTES => self.refuse_long(header),
-            _ if available < size => false,
-            // Nearly all are short, and clearing room for a long one would take longer than to understand them.
-            ..=SHORT_BYTES => self.parse_whole::<SHORT_BYTES>(header, size),
-            _ => self.parse_whole::<MESSAGE_BYTES>(header, size),
-        }
+        self.peek(0, &mut header);
+        Some(*MessageHeader::view(&header))
     }
 
-    /// Understands a message that is there, of at most `N` bytes.
-    fn parse_whole<const N: usize>(&mut self, header: &MessageHeader, size: usize) -> bool {
-        let mut bytes = [0; N];
-        // `parse_message` has seen to it that the size is that of a header at least, and of `N` bytes at most.
-        let payload = &mut bytes[HEADER_BYTES..size];
-        self.peek(HEADER_BYTES, payload);
-        let mut done = self.handle_message(header, payload);
-        if !done {
-            // What is queued may need nothing but to be done.
-            self.pump();
-            done = self.handle_message(header, payload);
-        }
-        if done {
-            self.stalled = None;
-            self.cells.counters.messages.add(1);
-            self.consume(size);
-        }
-        done
+    /// Bytes that are there and not understood.
+    pub(super) fn available(&self) -> usize {
+        self.received.saturating_sub(self.cells.parsed.get()) as usize
     }
 
-    /// A message that is too long to be looked at: refused at once, and passed over as it arrives.
-    fn refuse_long(&mut self, header: &MessageHeader) -> bool {
-        if !self.refuse_message(header) {
-            return false;
-        }
+    /// Copies input from `offset` behind what is understood; it has arrived.
+    pub(super) fn peek(&self, offset: usize, out: &mut [u8]) {
+        let start = (self.cells.parsed.get() as usize).wrapping_add(offset) % INPUT_BYTES;
+        let (first, second) = out.split_at_mut(out.len().min(INPUT_BYTES - start));
+        self.cells.bytes.read(start, first);
+        self.cells.bytes.read(0, second);
+    }
+
+    /// So many bytes are understood.
+    pub(super) fn consume(&mut self, bytes: usize) {
+        let parsed = self.cells.parsed.get() + bytes as u64;
+        self.cells.parsed.set(self.journal, parsed);
+        self.framed = self.framed.max(parsed);
+    }
+
+    /// The next message is not to be understood, and passed over as it arrives.
+    pub(super) fn skip(&mut self, header: &MessageHeader) {
         self.cells.skip.set(self.journal, u64::from(header.size.get()) - HEADER_BYTES as u64);
         self.consume(HEADER_BYTES);
-        true
+    }
+
+    /// The client has gone: the next one has a stream of its own.
+    pub(super) fn reset(&mut self) {
+        self.cells.parsed.reset(self.journal);
+        self.cells.skip.set(self.journal, 0);
+        (self.received, self.framed) = (0, 0);
     }
 }
 

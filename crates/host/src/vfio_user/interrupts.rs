@@ -3,12 +3,63 @@
 //! A vector that interrupts while it is masked, or while it has no descriptor, is pending, and is signalled when
 //! neither is so any more: clients take all vectors back for a moment when they want more of them.
 
+use base::ledger::{Cell, Journal, Layout};
 use spec::vfio_user::interrupt::{IrqAction, IrqData};
-use spec::vfio_user::{Errno, IrqIndex, IrqSet};
-use zerocopy::FromBytes;
+use spec::vfio_user::{Errno, IrqFlags, IrqIndex, IrqInfo, IrqSet};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::cells::{VECTORS, Vector, vector};
-use super::{DescriptorId, Session};
+use super::bits::NumberSet;
+use super::cells::VECTORS;
+use super::descriptors::Descriptors;
+use super::{DescriptorId, SessionCounters, SlotConfig};
+
+/// Kinds of interrupts that there may be: neither of the two of VFIO itself, errors and requests. QEMU warns of a
+/// device that names them and has none ("Could not enable error recovery"), and stops its machine when one comes.
+pub(super) const INTERRUPT_KINDS: u32 = IrqIndex::MSIX.0 + 1;
+
+/// Interrupts as the client has set them up. All zeroes: none is.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(super) struct InterruptCells {
+    vectors: [Cell<Vector>; VECTORS],
+    pin: Cell<Vector>,
+    /// Vectors that are to be signalled.
+    signals: NumberSet<{ VECTORS / 64 }>,
+    /// Vectors that were enabled or disabled.
+    changed: NumberSet<{ VECTORS / 64 }>,
+    /// 1 if the pin is to be signalled.
+    pin_signal: Cell<u64>,
+}
+
+impl InterruptCells {
+    /// Whether the client wants to be interrupted by any vector.
+    pub(super) fn is_any_enabled(&self) -> bool {
+        self.vectors.iter().any(|vector| vector.get().descriptor != 0)
+    }
+}
+
+/// One interrupt.
+#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable, Layout)]
+#[repr(C)]
+struct Vector {
+    /// One more than the descriptor; 0 for none.
+    descriptor: u32,
+    /// Bits of [`vector`].
+    flags: u32,
+}
+
+/// Bits of [`Vector::flags`].
+mod vector {
+    pub(super) const MASKED: u32 = 1;
+    /// It has interrupted and not been signalled; of the pin: it is asserted.
+    pub(super) const PENDING: u32 = 2;
+}
+
+impl Vector {
+    fn is(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+}
 
 /// Where the interrupt is that a DEVICE_SET_IRQS speaks of.
 #[derive(Clone, Copy)]
@@ -17,107 +68,148 @@ enum Interrupt {
     Vector(u16),
 }
 
-impl Session<'_> {
+/// The interrupts of a slot.
+pub struct Interrupts<'m> {
+    cells: &'m InterruptCells,
+    descriptors: Descriptors<'m>,
+    counters: &'m SessionCounters,
+    journal: Journal<'m>,
+    /// How many vectors there are.
+    vectors: u16,
+    /// Whether there is a pin.
+    has_pin: bool,
+}
+
+impl<'m> Interrupts<'m> {
+    pub(super) fn new(
+        cells: &'m InterruptCells,
+        descriptors: Descriptors<'m>,
+        counters: &'m SessionCounters,
+        journal: Journal<'m>,
+        config: &SlotConfig,
+    ) -> Self {
+        Self { cells, descriptors, counters, journal, vectors: config.vectors(), has_pin: config.intx }
+    }
+
     /// The function has interrupted with `vector`. Returns what is to be signalled after the commit.
-    pub fn interrupt(&mut self, vector: u16) -> Option<DescriptorId> {
-        if vector >= self.config.vectors() {
-            self.cells.counters.stray_interrupts.add(1);
+    pub fn raise(&self, vector: u16) -> Option<DescriptorId> {
+        if vector >= self.vectors {
+            self.counters.stray_interrupts.add(1);
             return None;
         }
         let interrupt = Interrupt::Vector(vector);
-        let state = self.interrupt_cell(interrupt);
+        let state = self.get(interrupt);
         if state.descriptor == 0 || state.is(vector::MASKED) {
-            self.set_interrupt(interrupt, Vector { flags: state.flags | vector::PENDING, ..state });
+            self.set(interrupt, Vector { flags: state.flags | vector::PENDING, ..state });
             return None;
         }
         Some(DescriptorId(state.descriptor - 1))
     }
 
     /// The function asserts its interrupt pin, or deasserts it. Returns what is to be signalled after the commit.
-    pub fn interrupt_pin(&mut self, asserted: bool) -> Option<DescriptorId> {
-        if !self.config.intx {
-            self.cells.counters.stray_interrupts.add(1);
+    pub fn set_pin(&self, asserted: bool) -> Option<DescriptorId> {
+        if !self.has_pin {
+            self.counters.stray_interrupts.add(1);
             return None;
         }
-        let state = self.cells.interrupts.intx.get();
+        let state = self.cells.pin.get();
         let pending = if asserted { vector::PENDING } else { 0 };
-        self.set_interrupt(
-            Interrupt::Pin,
-            Vector { flags: state.flags & !vector::PENDING | pending, ..state },
-        );
+        self.set(Interrupt::Pin, Vector { flags: state.flags & !vector::PENDING | pending, ..state });
         self.fire_pin()
     }
 
     /// Every enabled vector is to be signalled once: a dead card may not have done so.
-    pub fn signal_all(&mut self) {
-        for number in 0..self.config.vectors() {
+    pub fn signal_all(&self) {
+        for number in 0..self.vectors {
             let interrupt = Interrupt::Vector(number);
-            let state = self.interrupt_cell(interrupt);
+            let state = self.get(interrupt);
             if state.descriptor != 0 {
-                self.set_interrupt(interrupt, Vector { flags: state.flags | vector::PENDING, ..state });
+                self.set(interrupt, Vector { flags: state.flags | vector::PENDING, ..state });
                 self.signal_pending(interrupt);
             }
         }
-        let pin = self.cells.interrupts.intx.get();
+        let pin = self.cells.pin.get();
         // The pin masks itself when it is signalled, so that nobody knows whether it was.
         if pin.descriptor != 0 && pin.is(vector::PENDING) {
-            self.cells.interrupts.intx_signal.set(self.journal, 1);
+            self.cells.pin_signal.set(self.journal, 1);
         }
     }
 
     /// What else is to be signalled after the commit, each once.
-    pub fn poll_signal(&mut self) -> Option<DescriptorId> {
-        let interrupts = &self.cells.interrupts;
-        if interrupts.intx_signal.get() != 0 {
-            interrupts.intx_signal.set(self.journal, 0);
-            let pin = interrupts.intx.get();
+    pub fn poll_signal(&self) -> Option<DescriptorId> {
+        if self.cells.pin_signal.get() != 0 {
+            self.cells.pin_signal.set(self.journal, 0);
+            let pin = self.cells.pin.get();
             if let Some(descriptor) = pin.descriptor.checked_sub(1) {
-                self.set_interrupt(Interrupt::Pin, Vector { flags: pin.flags | vector::MASKED, ..pin });
+                self.set(Interrupt::Pin, Vector { flags: pin.flags | vector::MASKED, ..pin });
                 return Some(DescriptorId(descriptor));
             }
         }
         loop {
-            let number = self.take_bit(&interrupts.signals, &interrupts.signal_count)?;
+            let number = self.cells.signals.take(self.journal)?;
             // In the meantime the client may have masked it or taken it back.
-            if let Some(descriptor) = self.interrupt(number) {
+            if let Some(descriptor) = self.raise(number) {
                 return Some(descriptor);
             }
         }
     }
 
-    /// Whether [`poll_vector`](Self::poll_vector) has something.
-    pub fn has_vector_change(&self) -> bool {
-        self.cells.interrupts.changed_count.get() > 0
+    /// Whether [`poll_change`](Self::poll_change) has something.
+    pub fn has_change(&self) -> bool {
+        !self.cells.changed.is_empty()
     }
 
     /// A vector that the client has enabled or disabled, and whether it is enabled now; each change once. The card sets
     /// the function's own vector up for it. Masks are the session's business.
-    pub fn poll_vector(&mut self) -> Option<(u16, bool)> {
-        let interrupts = &self.cells.interrupts;
-        let number = self.take_bit(&interrupts.changed, &interrupts.changed_count)?;
+    pub fn poll_change(&self) -> Option<(u16, bool)> {
+        let number = self.cells.changed.take(self.journal)?;
         Some((number, self.is_enabled(number)))
     }
 
     /// Whether the client has given a descriptor for a vector.
     pub fn is_enabled(&self, vector: u16) -> bool {
-        usize::from(vector) < VECTORS && self.interrupt_cell(Interrupt::Vector(vector)).descriptor != 0
+        usize::from(vector) < VECTORS && self.get(Interrupt::Vector(vector)).descriptor != 0
+    }
+
+    /// Whether the client has given a descriptor for any vector.
+    pub(super) fn is_any_enabled(&self) -> bool {
+        (0..self.vectors).any(|vector| self.is_enabled(vector))
+    }
+
+    /// DEVICE_GET_IRQ_INFO.
+    pub(super) fn info(&self, payload: &[u8]) -> Result<IrqInfo, Errno> {
+        let asked = IrqInfo::read_from_bytes(payload).map_err(|_| Errno::EINVAL)?;
+        let index = asked.index.get();
+        if index >= INTERRUPT_KINDS || (asked.argsz.get() as usize) < size_of::<IrqInfo>() {
+            return Err(Errno::EINVAL);
+        }
+        let count = self.count(index);
+        let offered =
+            IrqFlags(0).with_eventfd(true).with_maskable(true).with_automasked(index == IrqIndex::INTX.0);
+        let flags = if count > 0 { offered } else { IrqFlags(0) };
+        Ok(IrqInfo {
+            argsz: (size_of::<IrqInfo>() as u32).into(),
+            flags: flags.0.into(),
+            index: index.into(),
+            count: count.into(),
+        })
     }
 
     /// Interrupts of a kind. Errors and requests for the device are never offered: QEMU stops the machine at the one.
-    pub(super) fn interrupt_count(&self, index: u32) -> u32 {
+    fn count(&self, index: u32) -> u32 {
         match IrqIndex(index) {
-            IrqIndex::INTX => self.config.intx.into(),
-            IrqIndex::MSIX => self.config.vectors().into(),
+            IrqIndex::INTX => self.has_pin.into(),
+            IrqIndex::MSIX => self.vectors.into(),
             _ => 0,
         }
     }
 
     /// DEVICE_SET_IRQS. On success the descriptors are the session's.
-    pub(super) fn set_irqs(&mut self, payload: &[u8], descriptors: &[DescriptorId]) -> Result<(), Errno> {
+    pub(super) fn set_up(&self, payload: &[u8], descriptors: &[DescriptorId]) -> Result<(), Errno> {
         let (set, rest) = IrqSet::read_from_prefix(payload).map_err(|_| Errno::EINVAL)?;
         let (data, action) = set.flags().decode().ok_or(Errno::EINVAL)?;
         let (index, start, count) = (set.index.get(), set.start.get(), set.count.get());
-        let available = self.interrupt_count(index);
+        let available = self.count(index);
         let inside = start.checked_add(count).is_some_and(|end| end <= available);
         let fits = match data {
             IrqData::Bool => rest.len() == count as usize,
@@ -158,7 +250,7 @@ impl Session<'_> {
     }
 
     fn set_descriptors(
-        &mut self,
+        &self,
         interrupts: impl Iterator<Item = Interrupt>,
         count: usize,
         action: IrqAction,
@@ -176,19 +268,21 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn act(&mut self, interrupt: Interrupt, action: IrqAction) {
-        let state = self.interrupt_cell(interrupt);
+    fn act(&self, interrupt: Interrupt, action: IrqAction) {
+        let state = self.get(interrupt);
         match action {
             IrqAction::Mask => {
-                self.set_interrupt(interrupt, Vector { flags: state.flags | vector::MASKED, ..state });
+                self.set(interrupt, Vector { flags: state.flags | vector::MASKED, ..state });
             }
             IrqAction::Unmask => {
-                self.set_interrupt(interrupt, Vector { flags: state.flags & !vector::MASKED, ..state });
+                self.set(interrupt, Vector { flags: state.flags & !vector::MASKED, ..state });
                 self.signal_pending(interrupt);
             }
             IrqAction::Trigger => match interrupt {
-                Interrupt::Pin => self.cells.interrupts.intx_signal.set(self.journal, 1),
-                Interrupt::Vector(number) if state.descriptor != 0 => self.set_signal(number),
+                Interrupt::Pin => self.cells.pin_signal.set(self.journal, 1),
+                Interrupt::Vector(number) if state.descriptor != 0 => {
+                    self.cells.signals.insert(self.journal, number);
+                }
                 Interrupt::Vector(_) => {}
             },
         }
@@ -196,89 +290,83 @@ impl Session<'_> {
 
     /// Gives a descriptor to an interrupt, or takes it away.
     fn set_descriptor(&self, interrupt: Interrupt, descriptor: Option<DescriptorId>) {
-        let state = self.interrupt_cell(interrupt);
-        let stored = descriptor.map_or(0, |descriptor| self.hold(descriptor));
-        self.release(state.descriptor);
+        let state = self.get(interrupt);
+        let stored = descriptor.map_or(0, |descriptor| self.descriptors.hold(descriptor));
+        self.descriptors.release(state.descriptor);
         // Who sets an interrupt up anew has not masked it.
         let flags =
             if state.descriptor == 0 || stored == 0 { state.flags & !vector::MASKED } else { state.flags };
-        self.set_interrupt(interrupt, Vector { descriptor: stored, flags });
+        self.set(interrupt, Vector { descriptor: stored, flags });
         if let Interrupt::Vector(number) = interrupt
             && (state.descriptor == 0) != (stored == 0)
         {
-            let interrupts = &self.cells.interrupts;
-            self.set_bit(&interrupts.changed, &interrupts.changed_count, number);
+            self.cells.changed.insert(self.journal, number);
         }
         self.signal_pending(interrupt);
     }
 
     /// Signals what is pending and can be signalled.
     fn signal_pending(&self, interrupt: Interrupt) {
-        let state = self.interrupt_cell(interrupt);
+        let state = self.get(interrupt);
         if state.descriptor == 0 || state.is(vector::MASKED) || !state.is(vector::PENDING) {
             return;
         }
         match interrupt {
-            Interrupt::Pin => self.cells.interrupts.intx_signal.set(self.journal, 1),
+            Interrupt::Pin => self.cells.pin_signal.set(self.journal, 1),
             Interrupt::Vector(number) => {
-                self.set_interrupt(interrupt, Vector { flags: state.flags & !vector::PENDING, ..state });
-                self.set_signal(number);
+                self.set(interrupt, Vector { flags: state.flags & !vector::PENDING, ..state });
+                self.cells.signals.insert(self.journal, number);
             }
         }
     }
 
     /// Signals the pin, which masks itself, if it is asserted and not masked.
     fn fire_pin(&self) -> Option<DescriptorId> {
-        let state = self.cells.interrupts.intx.get();
+        let state = self.cells.pin.get();
         let fires = state.is(vector::PENDING) && !state.is(vector::MASKED);
         let descriptor = state.descriptor.checked_sub(1).filter(|_| fires)?;
-        self.set_interrupt(Interrupt::Pin, Vector { flags: state.flags | vector::MASKED, ..state });
+        self.set(Interrupt::Pin, Vector { flags: state.flags | vector::MASKED, ..state });
         Some(DescriptorId(descriptor))
     }
 
     /// The client has gone.
-    pub(super) fn release_vectors(&mut self) {
-        (0..self.config.vectors()).for_each(|number| self.set_descriptor(Interrupt::Vector(number), None));
+    pub(super) fn release(&self) {
+        (0..self.vectors).for_each(|number| self.set_descriptor(Interrupt::Vector(number), None));
         self.set_descriptor(Interrupt::Pin, None);
-        self.cells.interrupts.intx_signal.set(self.journal, 0);
+        self.cells.pin_signal.set(self.journal, 0);
         self.forget_pending();
     }
 
     /// The function has been reset: what it wanted to say it does not want to say any more.
     pub(super) fn forget_pending(&self) {
-        for interrupt in (0..self.config.vectors()).map(Interrupt::Vector).chain([Interrupt::Pin]) {
-            let state = self.interrupt_cell(interrupt);
-            self.set_interrupt(interrupt, Vector { flags: state.flags & !vector::PENDING, ..state });
+        for interrupt in (0..self.vectors).map(Interrupt::Vector).chain([Interrupt::Pin]) {
+            let state = self.get(interrupt);
+            self.set(interrupt, Vector { flags: state.flags & !vector::PENDING, ..state });
         }
     }
 
     /// Byte `index` of the pending bits.
     pub(super) fn pending_byte(&self, index: usize) -> u8 {
         let is_pending = |bit: usize| {
-            let vector = self.cells.interrupts.vectors.get(8 * index + bit);
+            let vector = self.cells.vectors.get(8 * index + bit);
             vector.is_some_and(|vector| vector.get().is(vector::PENDING))
         };
         (0..8).fold(0, |byte, bit| byte | u8::from(is_pending(bit)) << bit)
     }
 
-    fn interrupt_cell(&self, interrupt: Interrupt) -> Vector {
+    fn get(&self, interrupt: Interrupt) -> Vector {
         match interrupt {
-            Interrupt::Pin => self.cells.interrupts.intx.get(),
-            Interrupt::Vector(number) => self.cells.interrupts.vectors[usize::from(number)].get(),
+            Interrupt::Pin => self.cells.pin.get(),
+            Interrupt::Vector(number) => self.cells.vectors[usize::from(number)].get(),
         }
     }
 
-    fn set_interrupt(&self, interrupt: Interrupt, state: Vector) {
+    fn set(&self, interrupt: Interrupt, state: Vector) {
         match interrupt {
-            Interrupt::Pin => self.cells.interrupts.intx.set(self.journal, state),
+            Interrupt::Pin => self.cells.pin.set(self.journal, state),
             Interrupt::Vector(number) => {
-                self.cells.interrupts.vectors[usize::from(number)].set(self.journal, state);
+                self.cells.vectors[usize::from(number)].set(self.journal, state);
             }
         }
-    }
-
-    fn set_signal(&self, number: u16) {
-        let interrupts = &self.cells.interrupts;
-        self.set_bit(&interrupts.signals, &interrupts.signal_count, number);
     }
 }

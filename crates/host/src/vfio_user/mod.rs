@@ -18,7 +18,7 @@
 //! Commands are done, and answered, in the order in which they came: a client may wait for the last of several only.
 //! Posted writes stand in the same queue, so that nothing passes them. A command that the function does not answer in
 //! time fails, and from then on each one fails at once, until the function is heard of again
-//! ([`Session::handle_heard`]): a client holds all of its machine while it waits. An errno is what makes a read
+//! ([`Presence::handle_heard`]): a client holds all of its machine while it waits. An errno is what makes a read
 //! all-ones in the guest.
 //!
 //! Bounds: [`COMMANDS`] commands, [`INPUT_BYTES`] of input, [`TRANSFER_BYTES`] an access, [`MAPS`] maps, [`VECTORS`]
@@ -30,32 +30,44 @@ mod bits;
 mod cells;
 mod commands;
 mod config_space;
+mod descriptors;
 mod dma;
 mod input;
 mod interrupts;
+mod messages;
 mod output;
-mod queue;
+mod presence;
 mod regions;
 mod slot_config;
 #[cfg(test)]
 mod tests;
 mod transfers;
 
-use base::ledger::{Journal, Slots, Span};
-use base::{InlineBytes, Instant, coded};
-use spec::vfio_user::Errno;
+use base::Instant;
+use base::coded;
+use base::ledger::{Journal, Span};
+use spec::vfio_user::{Errno, HEADER_BYTES, MessageFlags, MessageHeader};
 
-use crate::{AccessError, AccessId};
+use crate::{Access, AccessError, AccessId};
 pub use cells::{
     COMMANDS, INPUT_BYTES, MAPS, MESSAGE_DESCRIPTORS, SessionCells, SessionCounters, TRANSFER_BYTES,
     TRANSFERS, VECTORS,
 };
-use cells::{MAP_WORDS, Misled, flag};
-use config_space::Local;
-pub use dma::{DmaAccessKind, DmaError, DmaMapping, DmaPiece, MapId};
-use queue::Need;
+use cells::{MESSAGE_BYTES, STEP_WORDS};
+use commands::{Command, Commands, Kind, Need};
+pub use config_space::ConfigSpace;
+pub use descriptors::Descriptors;
+pub use dma::{DmaAccessKind, DmaError, DmaMapping, DmaPiece, MapId, Maps};
+use input::Input;
+pub use interrupts::Interrupts;
+use output::Output;
+pub use presence::Presence;
+use regions::{BAR_UNIT, Regions};
 pub use slot_config::{SlotConfig, SlotConfigError};
-pub use transfers::{TransferDone, TransferRefused};
+pub use transfers::{TransferDone, TransferRefused, Transfers};
+
+/// A short message: most accesses to registers.
+const SHORT_BYTES: usize = 64;
 
 /// Where the DMA addresses of a client end: the last page of an aperture of 44 bits is the card's, for interrupts.
 pub const DMA_END: u64 = (1 << 44) - 4096;
@@ -90,45 +102,9 @@ pub enum Peeked {
 /// What the session wants of the function. Each is given out once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Posted write to a BAR: 1 to 64 bytes that do not cross a multiple of 64, so that one TLP with byte enables does
-    /// it.
-    Write {
-        /// Base address register.
-        bar: u8,
-        /// Byte offset in it.
-        offset: u64,
-        /// The bytes.
-        bytes: InlineBytes,
-    },
-    /// Read of a BAR. Answered with `len` bytes.
-    Read {
-        /// Comes back with the data.
-        id: AccessId,
-        /// Base address register.
-        bar: u8,
-        /// Byte offset in it.
-        offset: u64,
-        /// Bytes: 1 to 64, not crossing a multiple of 64.
-        len: u8,
-    },
-    /// Read of a configuration dword. Answered with its 4 bytes.
-    ConfigRead {
-        /// Comes back with the data.
-        id: AccessId,
-        /// Byte offset, dword aligned.
-        register: u16,
-    },
-    /// Write of a configuration dword. Answered without data.
-    ConfigWrite {
-        /// Comes back when it is done.
-        id: AccessId,
-        /// Byte offset, dword aligned.
-        register: u16,
-        /// The value.
-        value: u32,
-        /// Which of its bytes.
-        byte_enables: u8,
-    },
+    /// An access. One to a BAR is 1 to 64 bytes long and crosses no multiple of 64, so that one TLP with byte enables
+    /// does it; a read is answered with as many bytes.
+    Access(Access),
     /// The function is to be reset, and everything restored that the card itself needs: vectors, memory space. Nothing
     /// else is given out until it is answered, without data.
     Reset {
@@ -137,6 +113,17 @@ pub enum Request {
         /// What was asked for.
         kind: ResetKind,
     },
+}
+
+impl Request {
+    /// By what its completion is told; a posted write has none.
+    #[must_use]
+    pub fn id(&self) -> Option<AccessId> {
+        match self {
+            Self::Access(access) => access.id(),
+            Self::Reset { id, .. } => Some(*id),
+        }
+    }
 }
 
 /// What resets a function.
@@ -166,27 +153,33 @@ enum Phase {
 
 coded!(Phase: Closed, Version, Ready, Ending);
 
-/// One slot's session.
+/// One slot's session: its parts, and what they have to do with each other. What concerns one part alone is asked of
+/// that part.
 ///
 /// The drain contract: after any verb call [`poll_request`](Self::poll_request) until it returns `None` or the function
-/// has no room, and [`poll_signal`](Self::poll_signal), [`poll_vector`](Self::poll_vector),
-/// [`poll_map`](Self::poll_map) and [`poll_transfer`](Self::poll_transfer) until they return `None`; commit, then act
-/// on it, and send what [`send_spans`](Self::send_spans) gives. Signals that a dead card did not give are made good by
-/// [`signal_all`](Self::signal_all).
+/// has no room, and [`Interrupts::poll_signal`], [`Interrupts::poll_change`], [`Maps::poll_change`] and
+/// [`Transfers::poll_done`] until they return `None`; commit, then act on it, and send what
+/// [`send_spans`](Self::send_spans) gives. Signals that a dead card did not give are made good by
+/// [`Interrupts::signal_all`].
 pub struct Session<'m> {
+    /// Whether the function is there and answers.
+    pub presence: Presence<'m>,
+    /// The client's memory.
+    pub maps: Maps<'m>,
+    /// What the client wants to be told of.
+    pub interrupts: Interrupts<'m>,
+    /// Accesses to the client's memory by message.
+    pub transfers: Transfers<'m>,
+    /// What the client has handed over.
+    pub descriptors: Descriptors<'m>,
     cells: &'m SessionCells,
-    config: SlotConfig,
-    locals: Vec<Local>,
     journal: Journal<'m>,
-    map_slots: Slots<'m, MAP_WORDS>,
-    transfer_slots: Slots<'m, 1>,
+    input: Input<'m>,
+    output: Output<'m>,
+    commands: Commands<'m>,
+    regions: Regions<'m>,
     /// The present, as the last verb was told.
     now: Instant,
-    /// The received position, as far as this card was told.
-    received: u64,
-    /// Where the first message begins that has not been framed: at or behind `received`, or less than a header before
-    /// it.
-    framed: u64,
     /// What the next message waits for, which is there.
     stalled: Option<Need>,
     /// This step has done enough, and something is left.
@@ -196,19 +189,24 @@ pub struct Session<'m> {
 impl<'m> Session<'m> {
     /// The session over `cells`; over those of a dead card it goes on as soon as it is told the positions again.
     /// `config` is the same for every card on one ledger, and has been checked.
-    pub fn new(cells: &'m SessionCells, journal: Journal<'m>, config: SlotConfig) -> Self {
-        let locals = config_space::locals(&config);
-        let received = cells.parsed.get();
+    pub fn new(cells: &'m SessionCells, journal: Journal<'m>, config: &SlotConfig) -> Self {
+        let counters = &cells.counters;
+        let output = Output::new(&cells.output, journal);
+        let presence = Presence::new(&cells.presence, counters, journal);
+        let descriptors = Descriptors::new(&cells.descriptors, journal);
         Self {
+            presence,
+            maps: Maps::new(&cells.maps, descriptors, counters, journal),
+            interrupts: Interrupts::new(&cells.interrupts, descriptors, counters, journal, config),
+            transfers: Transfers::new(&cells.transfers, output, counters, journal, config),
+            descriptors,
             cells,
-            locals,
-            config,
             journal,
-            map_slots: Slots::new(&cells.maps.slots, journal),
-            transfer_slots: Slots::new(&cells.transfers.slots, journal),
+            input: Input::new(&cells.input, journal),
+            output,
+            commands: Commands::new(&cells.commands, output, presence, counters, journal, config.timeout),
+            regions: Regions::new(&cells.config_space, counters, journal, config),
             now: Instant::ZERO,
-            received,
-            framed: received + cells.skip.get(),
             stalled: None,
             deferred: false,
         }
@@ -227,13 +225,16 @@ impl<'m> Session<'m> {
     /// log.
     pub fn closed(&mut self, now: Instant) {
         self.now = now;
-        self.forget_commands();
-        self.unmap_everything();
-        self.release_vectors();
-        self.forget_transfers();
-        self.reset_stream();
+        self.commands.forget();
+        self.maps.unmap_everything();
+        self.interrupts.release();
+        self.transfers.forget();
+        self.input.reset();
+        self.output.reset();
+        self.presence.forget();
+        (self.stalled, self.deferred) = (None, false);
         // The next one finds configuration space as after a reset; that the function is so is the card's business.
-        self.reset_registers();
+        self.regions.config_space.reset();
         self.set_phase(Phase::Closed);
     }
 
@@ -250,52 +251,54 @@ impl<'m> Session<'m> {
     /// Whether the card is to close the connection: the client broke the protocol, and everything owed to it has been
     /// sent.
     pub fn wants_close(&self) -> bool {
-        self.phase() == Phase::Ending && self.command_count() == 0 && self.cells.outputs.is_empty()
+        self.phase() == Phase::Ending && self.owes_nothing()
     }
 
     /// Whether the client is between two messages, as far as they were received, and every one has been answered, and
     /// that sent.
     pub fn is_at_rest(&self) -> bool {
-        let everything = self.received == self.cells.parsed.get() && self.cells.skip.get() == 0;
-        self.is_ready() && everything && self.command_count() == 0 && self.cells.outputs.is_empty()
+        self.is_ready() && self.input.is_at_rest() && self.owes_nothing()
     }
 
     /// Whether the function is there and the client wants to be interrupted by it: what a driver begins with and ends
     /// with.
     pub fn is_in_use(&self) -> bool {
-        !self.is_absent() && (0..self.config.vectors()).any(|vector| self.is_enabled(vector))
+        !self.presence.is_absent() && self.interrupts.is_any_enabled()
     }
 
     /// What to do with `bytes`, the first that the socket has: behind the received `position`, and after `taken`
     /// messages that the agent has taken of it. While the session has not been told of all of that, it waits. Only for
     /// use right after a commit.
     pub fn handle_peeked(&self, position: u64, taken: u64, bytes: &[u8]) -> Peeked {
-        if position != self.received || taken != self.taken() {
-            return Peeked::Wait;
+        let room = if self.is_idle() { 0 } else { self.input.room(position) };
+        match self.phase() {
+            _ if position != self.input.received() || taken != self.taken() => Peeked::Wait,
+            // Whatever it is, it goes nowhere.
+            Phase::Ending if room == 0 && !bytes.is_empty() => Peeked::Wait,
+            Phase::Ending if !bytes.is_empty() => Peeked::Consume(bytes.len().min(room)),
+            // The agent hands a message in when everything before it has been understood, and there is room.
+            _ => self.input.judge(bytes, room, || {
+                let fits = self.commands.fits(Need::TAKEN, self.output.used());
+                self.input.is_understood() && fits && self.descriptors.has_room()
+            }),
         }
-        self.judge(bytes)
     }
 
     /// Where the kernel may put at most `len` bytes from `position` on, in this order: what
     /// [`handle_peeked`](Self::handle_peeked) allowed. Only space that was free at the last commit.
     pub fn receive_spans(&self, position: u64, len: usize) -> [Span<'m>; 2] {
-        let room = self.input_room(position).min(len);
-        let start = position as usize % INPUT_BYTES;
-        let first = room.min(INPUT_BYTES - start);
-        [self.cells.input.span(start, first), self.cells.input.span(0, room - first)]
+        self.input.spans(position, if self.is_idle() { 0 } else { len })
     }
 
     /// Up to where this session was told that the client's stream has been received.
     pub fn received(&self) -> u64 {
-        self.received
+        self.input.received()
     }
 
     /// The client's stream has been received up to `position`. Told again to a successor, before anything is peeked at.
     pub fn handle_received(&mut self, now: Instant, position: u64) {
         self.now = now;
-        let most = self.cells.parsed.at_commit(self.journal) + INPUT_BYTES as u64;
-        self.received = position.min(most).max(self.received);
-        self.frame();
+        self.input.receive(position);
         self.advance();
     }
 
@@ -308,8 +311,7 @@ impl<'m> Session<'m> {
     pub fn handle_taken(&mut self, now: Instant, number: u64, bytes: &[u8], descriptors: &[DescriptorId]) {
         self.now = now;
         assert!(descriptors.len() <= MESSAGE_DESCRIPTORS, "an agent gives at most {MESSAGE_DESCRIPTORS}");
-        if number > self.cells.taken.get() {
-            self.cells.taken.set(self.journal, number);
+        if self.input.take(number) {
             self.take(bytes, descriptors);
             self.advance();
         }
@@ -317,7 +319,7 @@ impl<'m> Session<'m> {
 
     /// The number of the last message that was handed in by [`handle_taken`](Self::handle_taken).
     pub fn taken(&self) -> u64 {
-        self.cells.taken.get()
+        self.input.taken()
     }
 
     /// Fills `spans` with what is to be sent from `position` on, and returns how many were. Only for use right after a
@@ -326,20 +328,25 @@ impl<'m> Session<'m> {
     /// QEMU gives up on a header that does not arrive as a whole. The kernel takes what is sent at once in pieces of
     /// about half the send buffer: whoever sends at most 64 KiB at once never cuts one.
     pub fn send_spans(&self, position: u64, spans: &mut [Span<'m>]) -> usize {
-        self.fill_spans(position, spans)
+        self.output.spans(position, spans, |place, offset, len| self.transfers.span(place, offset, len))
     }
 
     /// The client's stream has been sent up to `position`. Told again to a successor.
     pub fn handle_sent(&mut self, now: Instant, position: u64) {
         self.now = now;
-        self.pop_sent(position);
-        self.settle();
+        while let Some(sent) = self.output.pop_sent(position) {
+            if let Some(transfer) = sent.transfer() {
+                self.transfers.sent(transfer);
+            }
+        }
+        self.commands.free_ring();
+        self.commands.settle();
         self.advance();
     }
 
     /// Where the stream to the client ends: there is something to send while the sent position is below.
     pub fn output_end(&self) -> u64 {
-        self.cells.output_end.get()
+        self.output.end()
     }
 
     /// The client will send nothing more: the connection is closed when everything has been answered.
@@ -352,130 +359,98 @@ impl<'m> Session<'m> {
 
     /// The next request to the function, each once.
     pub fn poll_request(&mut self) -> Option<Request> {
-        self.next_request()
+        let request = loop {
+            if let Some(request) = self.emit(true)? {
+                break request;
+            }
+        };
+        self.pump();
+        Some(request)
     }
 
     /// The function has answered request `id`, or is known not to. A late answer is ignored.
     pub fn handle_done(&mut self, now: Instant, id: AccessId, result: Result<&[u8], AccessError>) {
         self.now = now;
         if result.is_ok() {
-            self.cells.refuse_until.set(self.journal, 0);
-            self.end_silence();
+            self.presence.answered();
         }
-        let is_awaited = self.command_of(id).is_some_and(|(number, _)| !self.command(number).is(flag::DONE));
-        self.request_done(id, result.map_err(errno_of));
-        if is_awaited && result == Err(AccessError::Timeout) {
-            self.fall_silent();
+        if let Some((number, command, part)) = self.commands.find(id) {
+            self.part_done(number, &command, part, result.map_err(errno_of));
+            if result == Err(AccessError::Timeout) {
+                self.commands.fall_silent();
+            }
         }
         self.advance();
-    }
-
-    /// Whoever has the function has answered something: commands wait for it again.
-    pub fn handle_heard(&mut self, now: Instant) {
-        self.now = now;
-        self.end_silence();
-    }
-
-    /// Whether a command had no answer in time, and nothing was heard since: each one fails at once.
-    pub fn is_silent(&self) -> bool {
-        self.cells.is_silent()
-    }
-
-    /// Whether the client has read a register as all-ones because the function is silent: said once in a silence. Its
-    /// driver may have given the function up, and with it the memory that it has told it of.
-    pub fn poll_misled(&mut self) -> bool {
-        let is_news = self.cells.misled.value() == Misled::Untold;
-        if is_news {
-            self.cells.misled.set(self.journal, Misled::Told.into());
-            self.cells.counters.blackouts.add(1);
-        }
-        is_news
-    }
-
-    /// Whether a posted write of the client was dropped since this was asked last, though the function is there: it is
-    /// not what its client takes it for.
-    pub fn poll_lost_write(&mut self) -> bool {
-        let is_news = self.cells.lost.get() != 0;
-        self.cells.lost.set(self.journal, 0);
-        is_news
     }
 
     /// The function was reset, and not because this client wanted it: what it was given and has not answered fails, and
     /// what it wanted to say is forgotten. Its vectors and its command register are the card's to restore.
     pub fn handle_function_reset(&mut self, now: Instant) {
         self.now = now;
-        self.fail_outstanding(Errno::EIO);
-        self.forget_pending();
+        self.commands.fail_outstanding(Errno::EIO);
+        self.interrupts.forget_pending();
         self.advance();
     }
 
     /// Where the part of a BAR begins that request `id` reads, if it is one that has no answer yet: base address
     /// register and byte offset.
     pub fn bar_read(&self, id: AccessId) -> Option<(u8, u64)> {
-        self.find_bar_read(id)
+        let (_, command, part) = self.commands.find(id)?;
+        command.piece(part).filter(|_| command.kind == Kind::Read)?.bar()
     }
 
     /// Whether a reset that the client wants is under way, and the client waits for it.
     pub fn awaits_reset(&self) -> bool {
-        self.cells.resetting.get() != 0
+        self.commands.awaits_reset()
     }
 
-    /// The command register as the client has set it: what the function's has to be after a reset that the client does
-    /// not know of.
-    pub fn command_register(&self) -> u16 {
-        self.own_command() as u16
+    /// The registers that are the session's own.
+    pub fn config_space(&self) -> &ConfigSpace<'m> {
+        &self.regions.config_space
     }
 
     /// Whether the function is there. While it is not, reads fail, writes go nowhere, and everything is answered.
     pub fn set_present(&mut self, now: Instant, present: bool) {
         self.now = now;
-        self.cells.absent.set(self.journal, u32::from(!present));
+        self.presence.set_absent(!present);
         if !present {
-            self.fail_requests(Errno::EIO);
+            self.commands.fail_requests(Errno::EIO);
         }
         self.advance();
     }
 
-    /// The fabric has seen errors of the function: sets bits of a status register of Advanced Error Reporting, which is
-    /// `status` bytes into the capability ([`pcie::capability::aer`]).
-    pub fn record_error(&mut self, status: u16, bits: u32) {
-        self.set_error_bits(status, bits);
+    /// A copy has ended that used a map. The last one ends an unmap.
+    ///
+    /// # Panics
+    /// If no copy uses the map.
+    pub fn end_use(&mut self, id: MapId) {
+        if let Some(number) = self.maps.end_use(id) {
+            self.commands.unmapped(number);
+        }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, if at all: at once when something waits for
     /// nothing but the coming commit.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.can_resume() {
+        let fits = |need| self.commands.fits(need, self.output.used_after_commit());
+        if self.deferred || self.stalled.is_some_and(fits) {
             return Some(self.now);
         }
-        let transfer = self.oldest_transfer().map(|started| started + self.config.timeout);
-        [self.oldest_command(), transfer].into_iter().flatten().min()
+        [self.commands.end_of_oldest(), self.transfers.end_of_oldest()].into_iter().flatten().min()
     }
 
     /// Time has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         // A command may wait for a transfer that is no younger.
-        self.expire_transfers();
-        self.expire_commands();
+        self.transfers.expire(now);
+        self.commands.expire(now, self.transfers.has_untold(), self.stalled.is_some());
         self.advance();
-    }
-
-    /// The descriptors that the session does not use any more, until [`handle_closed`](Self::handle_closed).
-    pub fn released(&self) -> impl Iterator<Item = DescriptorId> + '_ {
-        self.cells.released.iter().map(DescriptorId)
-    }
-
-    /// The agent has closed `descriptor`, the first of [`released`](Self::released). May be repeated.
-    pub fn handle_closed(&mut self, descriptor: DescriptorId) {
-        if self.cells.released.front() == Some(descriptor.0) {
-            self.cells.released.pop(self.journal);
-        }
     }
 
     /// Commands that have no reply.
     pub fn in_flight(&self) -> usize {
-        self.command_count()
+        self.commands.len()
     }
 
     /// The statistics.
@@ -483,66 +458,160 @@ impl<'m> Session<'m> {
         &self.cells.counters
     }
 
-    fn phase(&self) -> Phase {
-        self.cells.phase.value()
+    /// Understands as much of the input as is there and has room.
+    fn advance(&mut self) {
+        (self.stalled, self.deferred) = (None, false);
+        self.pump();
+        while match self.phase() {
+            Phase::Closed => false,
+            _ if self.is_spent() => false,
+            Phase::Ending => {
+                self.input.consume(self.input.available());
+                false
+            }
+            Phase::Version | Phase::Ready if self.input.is_skipping() => self.input.pass_over(),
+            Phase::Version | Phase::Ready => self.next_message(),
+        } {}
+        self.pump();
     }
 
-    fn end_silence(&self) {
-        self.cells.silent.set(self.journal, 0);
-        if self.cells.misled.value() == Misled::Told {
-            self.cells.misled.set(self.journal, Misled::Not.into());
+    /// Understands the next message. Returns whether there may be another one.
+    fn next_message(&mut self) -> bool {
+        let Some(header) = self.input.header() else { return false };
+        let size = header.size.get() as usize;
+        if header.payload_length().is_none() || header.flags().kind() > MessageFlags::REPLY {
+            self.break_off();
+            return true;
         }
+        match size {
+            // Too long to be looked at: refused at once, and passed over as it arrives.
+            _ if size > MESSAGE_BYTES => {
+                let is_refused = self.refuse_message(&header);
+                if is_refused {
+                    self.input.skip(&header);
+                }
+                is_refused
+            }
+            _ if self.input.available() < size => false,
+            // Nearly all are short, and clearing room for a long one would take longer than to understand them.
+            ..=SHORT_BYTES => self.whole_message::<SHORT_BYTES>(&header, size),
+            _ => self.whole_message::<MESSAGE_BYTES>(&header, size),
+        }
+    }
+
+    /// Understands a message that is there, of at most `N` bytes.
+    fn whole_message<const N: usize>(&mut self, header: &MessageHeader, size: usize) -> bool {
+        let mut bytes = [0; N];
+        // `next_message` has seen to it that the size is that of a header at least, and of `N` bytes at most.
+        let payload = &mut bytes[HEADER_BYTES..size];
+        self.input.peek(HEADER_BYTES, payload);
+        let mut done = self.handle_message(header, payload);
+        if !done {
+            // What is queued may need nothing but to be done.
+            self.pump();
+            done = self.handle_message(header, payload);
+        }
+        if done {
+            self.stalled = None;
+            self.cells.counters.messages.add(1);
+            self.input.consume(size);
+        }
+        done
+    }
+
+    /// Does what needs no function, in order.
+    fn pump(&mut self) {
+        while let Some(None) = self.emit(false) {}
+        self.commands.settle();
+    }
+
+    /// Does the next part of the first command that has one: what the function gets of it, if anything. Nothing is done
+    /// if that is something and `outward` is not set, and none at all while the function is reset.
+    fn emit(&mut self, outward: bool) -> Option<Option<Request>> {
+        if self.commands.awaits_reset() || self.is_spent() {
+            return None;
+        }
+        let (number, command) = self.commands.next_to_emit()?;
+        let piece = command.next_piece();
+        let (id, is_read) = (commands::access_id(number, piece.index), command.kind == Kind::Read);
+        let mut bytes = [0; BAR_UNIT];
+        let bytes = &mut bytes[..piece.len];
+        let request = if command.kind == Kind::Reset {
+            Some(Request::Reset { id, kind: ResetKind::Bus })
+        } else if is_read {
+            self.regions.read(id, &piece, &self.interrupts, bytes)
+        } else {
+            self.commands.read_data(&command, piece.data, bytes);
+            self.regions.write(id, &piece, &self.interrupts, bytes)
+        };
+        if request.is_some() && !outward {
+            return None;
+        }
+        match command.kind.get() {
+            Kind::Read if request.is_none() => self.commands.write_data(&command, piece.data, bytes),
+            Kind::Write => self.regions.write_own(&piece, bytes),
+            _ => {}
+        }
+        self.commands.emitted(number, &command, piece.len, request.as_ref());
+        Some(request)
+    }
+
+    /// The function has answered a part of a command that is not done.
+    fn part_done(&mut self, number: u32, command: &Command, part: u32, result: Result<&[u8], Errno>) {
+        let piece = command.piece(part);
+        if command.outstanding == 0 || piece.is_none() && command.kind != Kind::Reset {
+            return;
+        }
+        if self.commands.end_reset(number, command) && result.is_ok() {
+            self.regions.config_space.reset();
+            self.interrupts.forget_pending();
+        }
+        let stored = result.and_then(|answer| match piece.filter(|_| command.kind == Kind::Read) {
+            Some(piece) => {
+                let mut bytes = [0; BAR_UNIT];
+                let bytes = &mut bytes[..piece.len];
+                self.regions.complete(&piece, &self.interrupts, answer, bytes)?;
+                self.commands.write_data(command, piece.data, bytes);
+                Ok(())
+            }
+            None => Ok(()),
+        });
+        self.commands.answered(number, command, stored);
+    }
+
+    /// Whether so much can be queued now. If not, the message that needs it waits.
+    fn has_room(&mut self, need: Need) -> bool {
+        let fits = self.commands.fits(need, self.output.used());
+        if !fits {
+            self.stalled = Some(need);
+        }
+        fits
+    }
+
+    /// Whether this step has done enough. What is left goes on after its commit.
+    fn is_spent(&mut self) -> bool {
+        let spent = self.journal.pending() > STEP_WORDS;
+        self.deferred |= spent;
+        spent
+    }
+
+    /// Whether every command was answered, and that sent.
+    fn owes_nothing(&self) -> bool {
+        self.commands.len() == 0 && self.output.is_empty()
+    }
+
+    fn phase(&self) -> Phase {
+        self.cells.phase.value()
     }
 
     fn set_phase(&self, phase: Phase) {
         self.cells.phase.set(self.journal, phase.into());
     }
 
-    fn is_absent(&self) -> bool {
-        self.cells.absent.get() != 0
-    }
-
-    /// The session has a descriptor more.
-    fn hold(&self, descriptor: DescriptorId) -> u32 {
-        self.cells.held.update(self.journal, |held| held + 1);
-        descriptor.0.wrapping_add(1)
-    }
-
-    /// The session needs a descriptor no more; `stored` is one more than its id.
-    fn release(&self, stored: u32) {
-        if let Some(descriptor) = stored.checked_sub(1) {
-            self.cells.held.update(self.journal, |held| held.saturating_sub(1));
-            self.return_descriptor(DescriptorId(descriptor));
-        }
-    }
-
-    /// The agent may close a descriptor. There is always room: a message is taken only if there is for all that are
-    /// held.
-    fn return_descriptor(&self, descriptor: DescriptorId) {
-        self.cells.released.push(self.journal, descriptor.0);
-    }
-
     /// The client broke the protocol: what it sends is dropped from here on.
     fn break_off(&self) {
         self.cells.counters.protocol_errors.add(1);
         self.set_phase(Phase::Ending);
-    }
-
-    fn reset_stream(&mut self) {
-        let (cells, journal) = (self.cells, self.journal);
-        cells.parsed.reset(journal);
-        cells.ring_head.reset(journal);
-        cells.misled.set(journal, Misled::Not.into());
-        for flag in [&cells.silent, &cells.lost] {
-            flag.set(journal, 0);
-        }
-        for position in [&cells.ring_tail, &cells.output_end, &cells.skip, &cells.refuse_until] {
-            position.set(journal, 0);
-        }
-        cells.outputs.clear(journal);
-        cells.peer_transfer.set(journal, 0);
-        (self.received, self.framed) = (0, 0);
-        (self.stalled, self.deferred) = (None, false);
     }
 }
 

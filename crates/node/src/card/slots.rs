@@ -137,13 +137,14 @@ impl<'m> Card<'m> {
 
     /// Descriptors that the agent may close, in this order; more may follow.
     pub fn slot_released(&self, loan: usize) -> Vec<DescriptorId> {
-        let released = self.session(loan).map(|session| session.released().take(RELEASED_AT_ONCE).collect());
+        let released =
+            self.session(loan).map(|it| it.descriptors.released().take(RELEASED_AT_ONCE).collect());
         released.unwrap_or_default()
     }
 
     /// The agent has closed a descriptor, the first of [`Card::slot_released`].
     pub fn slot_descriptor_closed(&mut self, now: Instant, loan: usize, descriptor: DescriptorId) {
-        self.session_step(now, loan, |session| session.handle_closed(descriptor));
+        self.session_step(now, loan, |session| session.descriptors.handle_closed(descriptor));
     }
 
     /// Whether the function is there, as its guest sees it.
@@ -160,7 +161,7 @@ impl<'m> Card<'m> {
     /// The descriptors of the guest's memory, and how many of the bytes of each are mapped, counted from its start. One
     /// that is mapped in several places comes as often.
     pub fn slot_mappings(&self, loan: usize) -> impl Iterator<Item = (DescriptorId, u64)> + '_ {
-        let maps = self.session(loan).into_iter().flat_map(Session::maps);
+        let maps = self.session(loan).into_iter().flat_map(|session| session.maps.iter());
         maps.filter_map(|(_, mapping)| Some((mapping.descriptor?, mapping.offset + mapping.len)))
     }
 

@@ -43,7 +43,7 @@
 use base::ledger::{Journal, PageIndex, Pages, Span};
 use base::{INLINE_MAX, Instant};
 use fabric::AccessKind;
-use host::vfio_user::{MapId, Session};
+use host::vfio_user::MapId;
 use link::Port;
 use pcie::{CompletionStatus, Header, MemoryRequest};
 use spec::vfio_user::Errno;
@@ -275,7 +275,7 @@ impl<'m> BorrowedSlot<'m> {
         else {
             return self.end_write(port);
         };
-        let (done, len) = (usize::from(write.done), rest.min(session.transfer_limit()));
+        let (done, len) = (usize::from(write.done), rest.min(session.transfers.limit()));
         if len == 0 {
             // A machine that takes no byte at a time cannot be written to.
             return self.fail_write(now, port);
@@ -287,10 +287,10 @@ impl<'m> BorrowedSlot<'m> {
         // `rest` lies inside of the payload, and `len` is no more than that.
         let start = request.padding() + done;
         let name = OF_WRITE << OFFSET_BITS;
-        if session.write_memory(now, name, place.address, &payload[start..start + len]).is_err() {
+        if session.transfers.write(now, name, place.address, &payload[start..start + len]).is_err() {
             return false;
         }
-        session.begin_use(place.map);
+        session.maps.begin_use(place.map);
         let write = Writing { part: len as u16, map: place.map.0, ..write };
         self.backlog.cells.writing.set(self.journal, write);
         false
@@ -353,7 +353,7 @@ impl<'m> BorrowedSlot<'m> {
         let (_, wanted) = request.byte_range();
         while usize::from(read.asked) < wanted && read.flags == reading::ACTIVE {
             let asked = usize::from(read.asked);
-            let len = (wanted - asked).min(session.transfer_limit());
+            let len = (wanted - asked).min(session.transfers.limit());
             let found = self.reach.place(&request, AccessKind::Read, (asked, len));
             // All parts use one map: another one may have come in the place of the first.
             let same = |map: MapId| read.transfers == 0 || read.map == map.0;
@@ -362,10 +362,10 @@ impl<'m> BorrowedSlot<'m> {
                 break;
             };
             let name = (place as u32) << OFFSET_BITS | asked as u32;
-            if session.read_memory(now, name, found.address, len).is_err() {
+            if session.transfers.read(now, name, found.address, len).is_err() {
                 break;
             }
-            session.begin_use(found.map);
+            session.maps.begin_use(found.map);
             (read.asked, read.map) = (read.asked + len as u16, found.map.0);
             read.transfers += 1;
         }
@@ -404,7 +404,7 @@ impl<'m> BorrowedSlot<'m> {
 
     /// Takes what has come of transfers.
     fn take_transfers(&mut self, now: Instant, port: &mut Port<'m>) {
-        while let Some(done) = self.session.as_mut().and_then(Session::poll_transfer) {
+        while let Some(done) = self.session.as_ref().and_then(|session| session.transfers.poll_done()) {
             let (place, offset) = (done.token >> OFFSET_BITS, done.token & ((1 << OFFSET_BITS) - 1));
             if place == OF_WRITE {
                 self.part_written(now, port, done.result.err());
@@ -412,7 +412,7 @@ impl<'m> BorrowedSlot<'m> {
                 self.part_read(place as usize, offset as usize, done.result);
             }
         }
-        if self.session.as_mut().is_some_and(Session::poll_silence) {
+        if self.session.as_ref().is_some_and(|session| session.transfers.poll_silence()) {
             self.fail_unbegun(now, port);
         }
     }

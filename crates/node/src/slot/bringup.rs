@@ -6,7 +6,7 @@
 use core::time::Duration;
 
 use base::ledger::Cell;
-use base::{Instant, Rule, coded};
+use base::{Instant, Payload, Rule, coded};
 use fabric::Window;
 use host::vfio_user::{Session, SlotConfig, SlotConfigError};
 use host::{Access, AccessError, AccessId};
@@ -243,8 +243,8 @@ impl<'m> BorrowedSlot<'m> {
                     .expect("configuration space can be reached");
             }
             Next::Vector(vector) => {
-                if self.session.as_ref().is_some_and(|session| session.is_enabled(vector)) {
-                    self.program_vector(port, window, vector, true);
+                if self.session.as_ref().is_some_and(|session| session.interrupts.is_enabled(vector)) {
+                    self.program_vector(now, port, window, vector, true);
                 }
                 self.request_done(now);
             }
@@ -325,7 +325,7 @@ impl<'m> BorrowedSlot<'m> {
     /// fabric needs memory space.
     fn command(&self) -> u16 {
         let guest = self.session.as_ref().filter(|_| self.cells.answers.get() == 0);
-        COMMAND_MEMORY_SPACE | guest.map_or(0, Session::command_register)
+        COMMAND_MEMORY_SPACE | guest.map_or(0, |session| session.config_space().command_register())
     }
 
     /// A request of a stage has been answered, or has not.
@@ -423,8 +423,8 @@ impl<'m> BorrowedSlot<'m> {
         match self.slot_config() {
             Ok(config) => {
                 self.cells.probed.set(self.journal, 1);
-                let session = Session::new(self.session_cells, self.journal, config);
-                self.reach.rebuild(&session, self.is_closed_out());
+                let session = Session::new(self.session_cells, self.journal, &config);
+                self.reach.rebuild(&session.maps, self.is_closed_out());
                 self.session = Some(session);
             }
             Err(error) => self.unusable = Some(error),
@@ -474,7 +474,14 @@ impl<'m> BorrowedSlot<'m> {
     /// Writes an entry of the function's vector table: its messages come to our doorbell, and say which vector they
     /// are. There is room. Two writes, since an entry need not be aligned to more than eight bytes (PCIe 6.0 §7.7.2.3),
     /// and no request crosses 4 KiB; the one that unmasks comes last.
-    pub(super) fn program_vector(&self, port: &mut Port<'m>, window: &Window, vector: u16, enabled: bool) {
+    pub(super) fn program_vector(
+        &self,
+        now: Instant,
+        port: &mut Port<'m>,
+        window: &Window,
+        vector: u16,
+        enabled: bool,
+    ) {
         let Some((_, location)) = self.msix() else { return };
         let control = if enabled { 0 } else { Entry::MASK_BIT };
         let entry = Entry { address: DOORBELL, data: vector.into(), control };
@@ -482,7 +489,9 @@ impl<'m> BorrowedSlot<'m> {
         let parts = entry.to_bytes();
         for (part, offset) in parts.chunks_exact(ENTRY_BYTES / ENTRY_WRITES).zip((start..).step_by(8)) {
             // `SlotConfig::check` has found the table inside of its BAR, before a vector can be enabled.
-            let written = requests::write(port, window, location.table_bar, offset, part);
+            let (bar, payload) = (location.table_bar, Payload::inline(part));
+            let access = Access::Write { bar, offset, payload };
+            let written = requests::issue(now, port, (window, self.reach.function()), access);
             written.expect("the table lies in a BAR that can be reached");
         }
     }

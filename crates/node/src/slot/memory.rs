@@ -28,7 +28,7 @@ use std::rc::Rc;
 
 use base::ledger::{Journal, Pages};
 use fabric::{AccessKind, GrantTable};
-use host::vfio_user::{DMA_END, DescriptorId, DmaMapping, MapId, Session};
+use host::vfio_user::{DMA_END, DescriptorId, DmaMapping, MapId, Maps};
 use link::Port;
 use pcie::{Bdf, MemoryRequest};
 
@@ -142,19 +142,19 @@ impl<'m> GuestDma<'m> {
     }
 
     /// Grants what a new card has found mapped, unless the function is `closed` out.
-    pub(super) fn rebuild(&mut self, session: &Session<'m>, closed: bool) {
+    pub(super) fn rebuild(&mut self, maps: &Maps<'m>, closed: bool) {
         self.closed = closed;
         if !closed {
-            session.maps().for_each(|(map, mapping)| self.grant(map, &mapping));
+            maps.iter().for_each(|(map, mapping)| self.grant(map, &mapping));
         }
     }
 
     /// Follows the changes of the guest's maps. While the function is `closed` out, since what it still does was asked
     /// for by somebody who has gone, none is granted.
-    pub(super) fn follow(&mut self, session: &mut Session<'m>, closed: bool) {
-        self.follow_changes(session, closed);
+    pub(super) fn follow(&mut self, maps: &Maps<'m>, closed: bool) {
+        self.follow_changes(maps, closed);
         if self.closed && !closed {
-            for (map, mapping) in session.maps() {
+            for (map, mapping) in maps.iter() {
                 self.revoke(map);
                 self.grant(map, &mapping);
             }
@@ -162,10 +162,10 @@ impl<'m> GuestDma<'m> {
         self.closed = closed;
     }
 
-    fn follow_changes(&mut self, session: &mut Session<'m>, closed: bool) {
-        let Some(first) = session.poll_map() else { return };
+    fn follow_changes(&mut self, maps: &Maps<'m>, closed: bool) {
+        let Some(first) = maps.poll_change() else { return };
         let changes: Vec<_> =
-            core::iter::once(first).chain(core::iter::from_fn(|| session.poll_map())).collect();
+            core::iter::once(first).chain(core::iter::from_fn(|| maps.poll_change())).collect();
         // One that is gone may have made room for one that came.
         changes.iter().for_each(|(map, _)| self.revoke(*map));
         for (map, mapping) in &changes {

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use base::ledger::{Journal, Pages};
-use base::{Instant, Rule};
+use base::{Instant, Payload, Rule};
 use device::MediaId;
 use fabric::Window;
 use host::vfio_user::{DescriptorId, Request, Session, SessionCells, SlotConfigError};
@@ -197,12 +197,12 @@ impl<'m> BorrowedSlot<'m> {
             return self.bring_up(now, port, window);
         }
         let Some(session) = &mut self.session else { return false };
-        if session.has_vector_change() {
+        if session.interrupts.has_change() {
             if !Self::can_program(port) {
                 return false;
             }
-            let Some((vector, enabled)) = session.poll_vector() else { return false };
-            self.program_vector(port, window, vector, enabled);
+            let Some((vector, enabled)) = session.interrupts.poll_change() else { return false };
+            self.program_vector(now, port, window, vector, enabled);
             return true;
         }
         let Some(request) = session.poll_request() else { return false };
@@ -212,23 +212,16 @@ impl<'m> BorrowedSlot<'m> {
 
     fn issue(&mut self, now: Instant, port: &mut Port<'m>, window: &Window, request: Request) {
         let access = match request {
-            Request::Write { bar, offset, bytes } => {
-                let bytes = bytes.as_slice();
-                if !self.knows_class() || class::write(self.cells, self.journal, bar, offset, bytes) {
-                    // The session keeps accesses inside of BARs, and `slot_config` refuses those that are too large.
-                    let written = requests::write(port, window, bar, offset, bytes);
-                    written.expect("BARs that cannot be reached are not shown");
-                }
-                return;
-            }
-            Request::Read { id, bar, offset, len } => Access::Read { id, bar, offset, len },
-            Request::ConfigRead { id, register } => Access::ConfigRead { id, register },
-            Request::ConfigWrite { id, register, value, byte_enables } => {
-                Access::ConfigWrite { id, register, value, byte_enables }
-            }
+            Request::Access(access) => access,
             Request::Reset { id, .. } => return self.reset_for(now, id),
         };
-        // As above.
+        if let Access::Write { bar, offset, payload: Payload::Inline(bytes) } = access
+            && self.knows_class()
+            && !class::write(self.cells, self.journal, bar, offset, bytes.as_slice())
+        {
+            return;
+        }
+        // The session keeps accesses inside of BARs, and `slot_config` refuses those that are too large.
         requests::issue(now, port, (window, self.reach.function()), access)
             .expect("BARs that cannot be reached are not shown");
     }
@@ -237,8 +230,8 @@ impl<'m> BorrowedSlot<'m> {
     fn drain(&mut self) {
         let closed = self.is_closed_out();
         let Some(session) = &mut self.session else { return };
-        self.reach.follow(session, closed);
-        while let Some(descriptor) = session.poll_signal() {
+        self.reach.follow(&session.maps, closed);
+        while let Some(descriptor) = session.interrupts.poll_signal() {
             push_signal(&mut self.signals, descriptor);
         }
     }
@@ -262,7 +255,7 @@ impl<'m> BorrowedSlot<'m> {
                 let copy = &mut copy[..bytes.len()];
                 copy.copy_from_slice(bytes);
                 class::read(self.cells, bar, offset, copy);
-                let waits = !self.backlog.is_empty() || session.has_late_writes();
+                let waits = !self.backlog.is_empty() || session.transfers.has_late_writes();
                 if waits && self.journal.rule(Rule::EndBehindWrites) {
                     class::settling(self.cells, bar, offset, copy);
                 }
@@ -303,7 +296,7 @@ impl<'m> BorrowedSlot<'m> {
         let Some(session) = &mut self.session else { return };
         // Greater ones are no vectors either.
         let vector = u16::try_from(vector).unwrap_or(u16::MAX);
-        if let Some(descriptor) = session.interrupt(vector) {
+        if let Some(descriptor) = session.interrupts.raise(vector) {
             push_signal(&mut self.signals, descriptor);
         }
     }
@@ -326,11 +319,11 @@ impl<'m> Endpoint<'m> for BorrowedSlot<'m> {
         if core::mem::take(&mut self.owes_signals)
             && let Some(session) = &mut self.session
         {
-            session.signal_all();
+            session.interrupts.signal_all();
         }
         // Its driver may have given up the memory that the function, which may be alive, still writes to; or it waits
         // for what the function was never told to do.
-        if self.session.as_mut().is_some_and(|session| session.poll_misled() | session.poll_lost_write()) {
+        if self.session.as_ref().is_some_and(|it| it.presence.poll_misled() | it.presence.poll_lost_write()) {
             self.fail_function(now);
         }
         self.drain();
@@ -399,14 +392,14 @@ impl<'m> Endpoint<'m> for BorrowedSlot<'m> {
         self.gauges.drive_rights.set(1 + u64::from(read_only));
     }
 
-    fn heard(&mut self, now: Instant) {
-        if let Some(session) = self.session.as_mut().filter(|session| session.is_silent()) {
-            session.handle_heard(now);
+    fn heard(&mut self, _now: Instant) {
+        if let Some(session) = self.session.as_ref().filter(|session| session.presence.is_silent()) {
+            session.presence.handle_heard();
         }
     }
 
     fn is_silent(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.is_silent())
+        self.session.as_ref().is_some_and(|session| session.presence.is_silent())
     }
 
     fn remains(&self) -> Remains {

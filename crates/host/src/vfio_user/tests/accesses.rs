@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use base::InlineBytes;
+use base::Payload;
 use spec::vfio_user::{Command, Errno};
 
 use super::world::{AER, EXPRESS, Input, MSIX, PENDING, TABLE, World, everywhere, once};
@@ -59,8 +59,8 @@ fn a_doorbell_is_one_write() {
     everywhere(|world| {
         ready(world);
         world.exchange(&silent(write(2, 0, 0x1008, &[1, 2, 3, 4])));
-        let bytes = InlineBytes::new(&[1, 2, 3, 4]);
-        assert_eq!(world.log, [Request::Write { bar: 0, offset: 0x1008, bytes }]);
+        let payload = Payload::inline(&[1, 2, 3, 4]);
+        assert_eq!(world.log, [Request::Access(Access::Write { bar: 0, offset: 0x1008, payload })]);
     });
 }
 
@@ -131,7 +131,9 @@ fn several_writes_come_at_once() {
             .iter()
             .take(20)
             .map(|request| match request {
-                Request::Write { bytes, .. } => u32::from_le_bytes(bytes.as_slice().try_into().unwrap()),
+                Request::Access(Access::Write { payload: Payload::Inline(bytes), .. }) => {
+                    u32::from_le_bytes(bytes.as_slice().try_into().unwrap())
+                }
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -213,7 +215,7 @@ fn failures_of_the_function_are_errors() {
         // It answers with another number of bytes.
         world.hang = true;
         world.exchange(&read(2, 0, 0, 4));
-        let Some(Request::Read { id, .. }) = world.requests.pop() else { panic!() };
+        let Some(Request::Access(Access::Read { id, .. })) = world.requests.pop() else { panic!() };
         world.inputs.push_back(Input::Done(id, Ok(vec![1, 2, 3])));
         assert_eq!(world.exchange(b""), error(2, Command::REGION_READ, Errno::EIO));
         // And again, too late.
@@ -244,7 +246,7 @@ fn what_a_silent_fabric_does_not_answer_times_out() {
             world.exchange(&message(6, Command::DEVICE_RESET, b"")),
             error(6, Command::DEVICE_RESET, Errno::ETIMEDOUT)
         );
-        assert!(world.session.is_silent());
+        assert!(world.session.presence.is_silent());
         world.hang = false;
         world.settle();
         assert_eq!(world.incoming, b"", "late answers mean nothing");
@@ -302,7 +304,7 @@ fn data_of_writes_is_kept_until_they_are_committed() {
             .log
             .iter()
             .map(|request| match request {
-                Request::Write { bytes, .. } => bytes.as_slice()[0],
+                Request::Access(Access::Write { payload: Payload::Inline(bytes), .. }) => bytes.as_slice()[0],
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -406,7 +408,8 @@ fn the_command_register_reaches_the_function_with_its_memory_space() {
     everywhere(|world| {
         ready(world);
         config_write(world, 4, &[0x04, 0x04]);
-        let [Request::ConfigWrite { register: 4, value: 0x0406, byte_enables: 0b0011, .. }] = world.log[..]
+        let [Request::Access(Access::ConfigWrite { register: 4, value: 0x0406, byte_enables: 0b0011, .. })] =
+            world.log[..]
         else {
             panic!("{:?}", world.log);
         };
@@ -449,8 +452,11 @@ fn own_capabilities_stay_here_and_the_rest_passes() {
         // Device control, but not the status beside it.
         config_write(world, EXPRESS + 8, &[0x0f, 0x10]);
         assert_eq!(config_dword(world, EXPRESS + 8), 0x100f);
-        let log: Vec<_> =
-            world.log.iter().filter(|request| matches!(request, Request::ConfigWrite { .. })).collect();
+        let log: Vec<_> = world
+            .log
+            .iter()
+            .filter(|request| matches!(request, Request::Access(Access::ConfigWrite { .. })))
+            .collect();
         assert!(log.is_empty(), "{log:?}");
         config_write(world, EXPRESS + 10, &[0x01, 0]);
         config_write(world, 0x44, &[3]);
@@ -458,7 +464,7 @@ fn own_capabilities_stay_here_and_the_rest_passes() {
             .log
             .iter()
             .filter_map(|request| match request {
-                Request::ConfigWrite { register, value, byte_enables, .. } => {
+                Request::Access(Access::ConfigWrite { register, value, byte_enables, .. }) => {
                     Some((*register, *value, *byte_enables))
                 }
                 _ => None,

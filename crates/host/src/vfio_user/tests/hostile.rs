@@ -174,8 +174,8 @@ proptest! {
             while !world.requests.is_empty() {
                 for request in std::mem::take(&mut world.requests) {
                     let (id, data) = match request {
-                        Request::ConfigRead { id, register } => (id, read_dword(register).to_le_bytes().to_vec()),
-                        Request::ConfigWrite { id, .. } | Request::Reset { id, .. } => (id, Vec::new()),
+                        Request::Access(Access::ConfigRead { id, register }) => (id, read_dword(register).to_le_bytes().to_vec()),
+                        Request::Access(Access::ConfigWrite { id, .. }) | Request::Reset { id, .. } => (id, Vec::new()),
                         other => panic!("{other:?}"),
                     };
                     world.inputs.push_back(Input::Done(id, Ok(data)));

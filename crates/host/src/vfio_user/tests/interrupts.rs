@@ -186,7 +186,7 @@ fn nonsense_is_refused_and_its_descriptors_are_closed() {
             assert_eq!(world.exchange_with(&bytes, &descriptors), refused(errno), "{bytes:?}");
             assert!(world.open.is_empty());
         }
-        assert!(world.vectors.is_empty() && world.session.poll_vector().is_none());
+        assert!(world.vectors.is_empty() && world.session.interrupts.poll_change().is_none());
     });
 }
 

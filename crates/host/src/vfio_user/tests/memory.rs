@@ -46,27 +46,27 @@ fn memory_is_mapped_found_and_unmapped() {
         assert_eq!(map(world, &map_payload(1, 0, 0x10_4000, 0x1000), &[]), mapped());
         assert_eq!(map(world, &map_payload(2, 0, 0, 0x10_0000), &[2]), mapped());
         let session = &world.session;
-        let found = session.lookup(0x10_3ff0, 0x100, Write).unwrap();
+        let found = session.maps.lookup(0x10_3ff0, 0x100, Write).unwrap();
         assert_eq!((found.descriptor, found.offset, found.len), (Some(DescriptorId(1)), 0x4ff0, 0x10));
-        let found = session.lookup(0x10_4001, 4, Read).unwrap();
+        let found = session.maps.lookup(0x10_4001, 4, Read).unwrap();
         assert_eq!((found.descriptor, found.offset, found.len), (None, 1, 4));
-        assert_eq!(session.lookup(0x10_4001, 4, Write), Err(DmaError::Denied));
-        assert_eq!(session.lookup(0xf_ffff, 4, Read), Err(DmaError::Denied));
-        assert_eq!(session.lookup(0xf_ffff, 4, Write).map(|piece| piece.len), Ok(1));
+        assert_eq!(session.maps.lookup(0x10_4001, 4, Write), Err(DmaError::Denied));
+        assert_eq!(session.maps.lookup(0xf_ffff, 4, Read), Err(DmaError::Denied));
+        assert_eq!(session.maps.lookup(0xf_ffff, 4, Write).map(|piece| piece.len), Ok(1));
         for beyond in [0x10_5000, u64::MAX, 1 << 44] {
-            assert_eq!(session.lookup(beyond, 1, Read), Err(DmaError::NotMapped));
+            assert_eq!(session.maps.lookup(beyond, 1, Read), Err(DmaError::NotMapped));
         }
         assert_eq!(session.counters().denied_accesses.get(), 5);
-        let starts: Vec<u64> = session.maps().map(|(_, map)| map.start).collect();
+        let starts: Vec<u64> = session.maps.iter().map(|(_, map)| map.start).collect();
         assert_eq!(starts, [0, 0x10_0000, 0x10_4000]);
         assert_eq!(world.maps.len(), 3);
         assert_eq!(unmap(world, 0, 0x10_0000, 0x4000), unmapped(0x10_0000, 0x4000));
         assert_eq!(world.open, [2].into());
         assert!(matches!(world.maps[3], (_, None)));
-        assert_eq!(world.session.lookup(0x10_0000, 1, Read), Err(DmaError::NotMapped));
+        assert_eq!(world.session.maps.lookup(0x10_0000, 1, Read), Err(DmaError::NotMapped));
         assert_eq!(unmap(world, 2, 0, 0), reply(5, Command::DMA_UNMAP, &unmap_payload(2, 0, 0)));
         assert!(world.open.is_empty() && world.lost == 0);
-        assert_eq!(world.session.maps().count(), 0);
+        assert_eq!(world.session.maps.iter().count(), 0);
     });
 }
 
@@ -130,7 +130,7 @@ fn unmaps_fit_maps() {
         assert_eq!(unmap(world, 1, 0x1000, 0x1000), not_unmapped(Errno::EOPNOTSUPP));
         let bitmap = [unmap_payload(1, 0x1000, 0x1000), vec![0; 16]].concat();
         assert_eq!(world.exchange(&message(5, Command::DMA_UNMAP, &bitmap)), not_unmapped(Errno::EOPNOTSUPP));
-        assert_eq!(world.session.maps().count(), 3);
+        assert_eq!(world.session.maps.iter().count(), 3);
         // A virtual IOMMU gives back what it likes, as long as it cuts nothing.
         assert_eq!(unmap(world, 0, 0, 0x4000), unmapped(0, 0x4000));
         assert_eq!(unmap(world, 0, 0x1000, u64::MAX), unmapped(0x1000, u64::MAX));
@@ -143,15 +143,15 @@ fn an_unmap_waits_for_running_copies() {
     everywhere(|world| {
         ready(world);
         assert_eq!(map(world, &map_payload(3, 0, 0x1000, 0x1000), &[1]), mapped());
-        let piece = world.session.lookup(0x1000, 16, Read).unwrap();
+        let piece = world.session.maps.lookup(0x1000, 16, Read).unwrap();
         world.input(Input::Use(piece.map));
         world.input(Input::Use(piece.map));
         assert_eq!(unmap(world, 0, 0x1000, 0x1000), b"");
-        assert_eq!(world.session.lookup(0x1000, 16, Read), Err(DmaError::NotMapped));
+        assert_eq!(world.session.maps.lookup(0x1000, 16, Read), Err(DmaError::NotMapped));
         assert!(matches!(world.maps.last(), Some((_, None))));
         // The same addresses are mapped again meanwhile, which is not answered before the unmap.
         assert_eq!(map(world, &map_payload(3, 0, 0x1000, 0x1000), &[2]), b"");
-        assert_eq!(world.session.lookup(0x1000, 16, Read).unwrap().descriptor, Some(DescriptorId(2)));
+        assert_eq!(world.session.maps.lookup(0x1000, 16, Read).unwrap().descriptor, Some(DescriptorId(2)));
         world.input(Input::EndUse(piece.map));
         assert_eq!(world.exchange(b""), b"");
         assert_eq!(world.open, [1, 2].into());
@@ -166,7 +166,7 @@ fn a_copy_that_does_not_end_fails_the_unmap_and_keeps_the_memory() {
     everywhere(|world| {
         ready(world);
         map(world, &map_payload(3, 0, 0x1000, 0x1000), &[1]);
-        let piece = world.session.lookup(0x1000, 16, Read).unwrap();
+        let piece = world.session.maps.lookup(0x1000, 16, Read).unwrap();
         world.input(Input::Use(piece.map));
         assert_eq!(unmap(world, 0, 0x1000, 0x1000), b"");
         world.pass(world.config.timeout);
@@ -189,8 +189,8 @@ fn there_are_only_so_many_maps() {
         assert_eq!(more, error(4, Command::DMA_MAP, Errno::ENOSPC));
         assert_eq!(unmap(world, 0, 4096, 4096), unmapped(4096, 4096));
         assert_eq!(map(world, &map_payload(3, 0, 1 << 40, 4096), &[99_999]), mapped());
-        assert_eq!(world.session.maps().count(), MAPS);
-        assert!(world.session.maps().map(|(_, map)| map.start).is_sorted());
+        assert_eq!(world.session.maps.iter().count(), MAPS);
+        assert!(world.session.maps.iter().map(|(_, map)| map.start).is_sorted());
     });
 }
 
@@ -330,22 +330,22 @@ fn a_write_that_comes_late_is_known_until_it_is_answered() {
             let sent = world.exchange(b"");
             let (id, code, _) = command(&sent[sent.len() - 35..]);
             assert_eq!(code, Command::DMA_WRITE);
-            assert!(!world.session.has_late_writes());
+            assert!(!world.session.transfers.has_late_writes());
             world.pass(world.config.timeout);
             assert_eq!(world.transfers, [70, 71].map(|token| (token, Err(Errno::ETIMEDOUT))));
-            assert!(world.session.has_late_writes());
+            assert!(world.session.transfers.has_late_writes());
             // Others may follow it.
             world.input(Input::WriteMemory(72, 0x6000, vec![4]));
             let (next, ..) = command(&world.exchange(b""));
             world.exchange(&reply(next, Command::DMA_WRITE, b""));
             assert_eq!(world.transfers[2..], [(72, Ok(vec![]))]);
-            assert!(world.session.has_late_writes());
+            assert!(world.session.transfers.has_late_writes());
             if is_gone {
                 world.disconnect();
             } else {
                 world.exchange(&reply(id, Command::DMA_WRITE, b""));
             }
-            assert!(!world.session.has_late_writes());
+            assert!(!world.session.transfers.has_late_writes());
             assert_eq!(world.transfers.len(), 3);
         }
         assert_eq!(world.session.counters().timeouts.get(), 0, "the function has answered everything");
@@ -362,6 +362,6 @@ fn late_writes_are_not_counted_for_ever() {
             world.pass(world.config.timeout);
         }
         assert!(world.refused.is_empty() && world.transfers.len() == 100);
-        assert!(world.session.has_late_writes());
+        assert!(world.session.transfers.has_late_writes());
     });
 }

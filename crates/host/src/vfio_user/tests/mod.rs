@@ -84,7 +84,7 @@ fn versions_are_agreed_upon_as_qemu_wants_it() {
         let expected = reply(1, Command::VERSION, &[b"\0\0\0\0", data.as_bytes()].concat());
         assert_eq!(answer, expected);
         assert!(answer.len() <= proposal.len(), "QEMU has no more room");
-        assert_eq!(world.session.transfer_limit(), 4096);
+        assert_eq!(world.session.transfers.limit(), 4096);
         // Once is enough.
         assert_eq!(world.exchange(&proposal), error(1, Command::VERSION, Errno::EINVAL));
         world.disconnect();
@@ -249,7 +249,7 @@ fn short_capabilities_end_where_the_next_begins() {
         world.exchange(&write(2, 7, 0x12c, &[1; 4]));
         assert!(world.log.is_empty(), "the last of the error registers");
         world.exchange(&write(2, 7, 0x170, &[1; 4]));
-        assert!(matches!(world.log[..], [Request::ConfigWrite { register: 0x170, .. }]));
+        assert!(matches!(world.log[..], [Request::Access(Access::ConfigWrite { register: 0x170, .. })]));
     });
 }
 
@@ -291,7 +291,7 @@ fn the_whole_of_a_session_is_forgotten_in_one_step() {
             world.maps.iter().filter(|(_, map)| map.is_none()).map(|(id, _)| id.0).collect();
         assert_eq!(ids.len(), MAPS);
         ready(world);
-        assert_eq!(world.session.maps().count(), 0);
+        assert_eq!(world.session.maps.iter().count(), 0);
     });
 }
 

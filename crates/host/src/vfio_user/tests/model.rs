@@ -263,7 +263,8 @@ impl Model<'_> {
         let session = &self.world.session;
         assert_eq!((session.in_flight(), self.world.lost), (0, 0));
         let maps: Vec<_> = session
-            .maps()
+            .maps
+            .iter()
             .map(|(_, map)| (map.start >> 12, (map.len >> 12, map.descriptor.unwrap().0)))
             .collect();
         assert_eq!(maps, self.maps.clone().into_iter().collect::<Vec<_>>());
@@ -279,7 +280,7 @@ impl Model<'_> {
         let heard: BTreeSet<u32> = self.world.signals.drain(..).map(|id| id.0).collect();
         for number in 0..VECTORS {
             let vector = &mut self.vectors[number];
-            assert_eq!(self.world.session.is_enabled(number as u16), vector.descriptor.is_some());
+            assert_eq!(self.world.session.interrupts.is_enabled(number as u16), vector.descriptor.is_some());
             if vector.owed && !vector.had.is_disjoint(&heard) {
                 vector.owed = false;
             }
@@ -302,7 +303,7 @@ impl Model<'_> {
     fn begin_uses(&mut self) {
         for _ in 0..self.below(3) {
             let address = self.below(PAGES << 12);
-            if let Ok(piece) = self.world.session.lookup(address, 1, DmaAccessKind::Read) {
+            if let Ok(piece) = self.world.session.maps.lookup(address, 1, DmaAccessKind::Read) {
                 let found =
                     self.maps.range(..=address >> 12).next_back().map(|(_, (_, descriptor))| *descriptor);
                 assert_eq!(piece.descriptor.map(|id| id.0), found);

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use base::Payload;
 use base::ledger::{Arena, Ledger, RawMemory, STEP_ENTRIES, Span};
 use pcie::ConfigBuilder;
 use pcie::ConfigLayout;
@@ -239,7 +240,7 @@ impl<'m> World<'m> {
             if self.inputs.is_empty() && self.session.poll_timeout().is_some_and(|at| at <= self.now) {
                 self.inputs.push_back(Input::Tick);
             }
-            let released = self.session.released().next();
+            let released = self.session.descriptors.released().next();
             if let Some(descriptor) = released.filter(|_| self.inputs.is_empty()) {
                 self.open.remove(&descriptor.0);
                 self.inputs.push_back(Input::Close(descriptor));
@@ -370,22 +371,23 @@ impl<'m> World<'m> {
     /// The function does what it is asked for.
     pub(super) fn execute(&mut self, request: Request) {
         let (id, data) = match request {
-            Request::Write { bar, offset, bytes } => {
+            Request::Access(Access::Write { bar, offset, payload: Payload::Inline(bytes) }) => {
                 assert_eq!(bar, 0);
                 let bytes = bytes.as_slice();
                 return self.bar[offset as usize..][..bytes.len()].copy_from_slice(bytes);
             }
-            Request::Read { id, bar, offset, len } => {
+            Request::Access(Access::Read { id, bar, offset, len }) => {
                 assert_eq!((bar, offset / 64), (0, (offset + u64::from(len) - 1) / 64));
                 (id, self.bar[offset as usize..][..usize::from(len)].to_vec())
             }
-            Request::ConfigRead { id, register } => {
+            Request::Access(Access::ConfigRead { id, register }) => {
                 (id, self.layout.read_register(&self.space, register).to_le_bytes().to_vec())
             }
-            Request::ConfigWrite { id, register, value, byte_enables } => {
+            Request::Access(Access::ConfigWrite { id, register, value, byte_enables }) => {
                 self.layout.write_register(&mut self.space, register, value, byte_enables);
                 (id, Vec::new())
             }
+            Request::Access(Access::Write { payload, .. }) => panic!("{payload:?}"),
             Request::Reset { id, .. } => {
                 self.space = self.layout.function_level_reset(&self.space);
                 (id, Vec::new())
@@ -416,21 +418,21 @@ fn apply(
             }
         }
         Input::Done(id, result) => session.handle_done(now, *id, result.as_deref().map_err(|error| *error)),
-        Input::Interrupt(vector) => got.signals.extend(session.interrupt(*vector)),
-        Input::Pin(asserted) => got.signals.extend(session.interrupt_pin(*asserted)),
-        Input::SignalAll => session.signal_all(),
+        Input::Interrupt(vector) => got.signals.extend(session.interrupts.raise(*vector)),
+        Input::Pin(asserted) => got.signals.extend(session.interrupts.set_pin(*asserted)),
+        Input::SignalAll => session.interrupts.signal_all(),
         Input::Present(present) => session.set_present(now, *present),
-        Input::Use(map) => session.begin_use(*map),
+        Input::Use(map) => session.maps.begin_use(*map),
         Input::EndUse(map) => session.end_use(*map),
-        Input::Close(descriptor) => session.handle_closed(*descriptor),
+        Input::Close(descriptor) => session.descriptors.handle_closed(*descriptor),
         Input::ReadMemory(token, address, len) => {
-            got.refused.extend(session.read_memory(now, *token, *address, *len).err());
+            got.refused.extend(session.transfers.read(now, *token, *address, *len).err());
         }
         Input::WriteMemory(token, address, bytes) => {
-            got.refused.extend(session.write_memory(now, *token, *address, bytes).err());
+            got.refused.extend(session.transfers.write(now, *token, *address, bytes).err());
         }
-        Input::Error(status, bits) => session.record_error(*status, *bits),
-        Input::Heard => session.handle_heard(now),
+        Input::Error(status, bits) => session.config_space().record_error(*status, *bits),
+        Input::Heard => session.presence.handle_heard(),
         Input::Tick => session.handle_timeout(now),
     }
 }
@@ -439,16 +441,16 @@ fn drain(session: &mut Session<'_>, full: bool, got: &mut Got) {
     while !full && let Some(request) = session.poll_request() {
         got.requests.push(request);
     }
-    while let Some(signal) = session.poll_signal() {
+    while let Some(signal) = session.interrupts.poll_signal() {
         got.signals.push(signal);
     }
-    while let Some(vector) = session.poll_vector() {
+    while let Some(vector) = session.interrupts.poll_change() {
         got.vectors.push(vector);
     }
-    while let Some(map) = session.poll_map() {
+    while let Some(map) = session.maps.poll_change() {
         got.maps.push(map);
     }
-    while let Some(done) = session.poll_transfer() {
+    while let Some(done) = session.transfers.poll_done() {
         let bytes = |span: Span<'_>| {
             let mut bytes = vec![0; span.len()];
             span.read(&mut bytes);
@@ -460,7 +462,7 @@ fn drain(session: &mut Session<'_>, full: bool, got: &mut Got) {
 
 fn session<'m>(memory: RawMemory<'m>, killer: &'m Killer, config: &SlotConfig) -> Session<'m> {
     let ledger = memory.ledger::<Root>(Some(killer), base::RuleSet::ALL);
-    Session::new(&ledger.root.session, ledger.journal, config.clone())
+    Session::new(&ledger.root.session, ledger.journal, config)
 }
 
 /// Runs a test without a kill, and then with one before many of its stores.

@@ -131,7 +131,7 @@ fn entries_of_a_vector_table_are_written_across_pages() {
     let tags = link::Tags::new(&root.tags, journal, base::times::COMPLETION_TIMEOUT);
     let mut port =
         link::Port { sender, tags, held: link::Held::new(&root.receiver, journal), rail: RailId::default() };
-    (0..2).for_each(|vector| slot.program_vector(&mut port, &window, vector, true));
+    (0..2).for_each(|vector| slot.program_vector(Instant::ZERO, &mut port, &window, vector, true));
     let written: Vec<_> = port.sender.headers().map(|header| Header::decode(header.as_bytes())).collect();
     let mut places: Vec<_> = written
         .into_iter()
