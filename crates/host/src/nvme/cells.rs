@@ -5,7 +5,10 @@ use base::ledger::{Bytes, Cell, Code, Counter, Fifo, Layout, SlotCells};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::events::EventStage;
-use super::init::State;
+use super::init::InitCells;
+use super::namespace::NamespaceCells;
+use super::queues::QueueCells;
+use super::registers::RegisterCells;
 use super::unflushed::UnflushedCells;
 use crate::{BlockKind, BlockRequest};
 
@@ -56,106 +59,70 @@ const _: () = {
     assert!(IN_FLIGHT * 2 <= COMMANDS && IN_FLIGHT == IO_ENTRIES as usize - 1);
 };
 
-/// The driver's state in the ledger. All zeroes: never started. What a new card looks at comes first: of hundreds of
-/// drivers, each page that it touches is a page fault.
+/// The driver's state in the ledger, a table for each of its parts. All zeroes: never started. What a new card looks at
+/// comes first: of hundreds of drivers, each page that it touches is a page fault.
 #[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct DriverCells {
-    pub(super) state: Cell<Code<State>>,
-    /// Failed attempts to initialise since the last success.
-    pub(super) attempts: Cell<u32>,
-    /// The access that is waited for; 0 for none.
-    pub(super) awaited: Cell<u32>,
-    /// Number of the last access or admin command.
-    pub(super) serial: Cell<u32>,
-    /// When the present state is to be looked at again, in nanoseconds; 0 for never.
-    pub(super) timer: Cell<u64>,
-    /// When what the present state polls for must have come.
-    pub(super) limit: Cell<u64>,
-    /// When the commands are checked for their age; 0 while there are none.
-    pub(super) watch: Cell<u64>,
-    /// When an orderly shutdown is given up; 0 while none is wanted.
-    pub(super) shutdown_limit: Cell<u64>,
-    /// When the first command that waits to be tried again may be issued; 0 while none does.
-    pub(super) retry: Cell<u64>,
-    /// The shutdown's own flush has ended.
-    pub(super) flushed: Cell<u32>,
-    /// Accesses of the initialisation that are to be polled.
-    pub(super) out: Fifo<AccessRecord, ACCESSES>,
-
-    /// Capabilities still to be visited, so that a loop in the chain ends.
-    pub(super) chain_left: Cell<u32>,
-    /// Offset of the capability that is read.
-    pub(super) capability: Cell<u32>,
-    /// Message control of MSI-X, shifted into its dword.
-    pub(super) msix_control: Cell<u32>,
-    /// Table BIR and offset of MSI-X.
-    pub(super) msix_table: Cell<u32>,
-    /// Controller Capabilities.
-    pub(super) cap: Cell<u64>,
-    /// Raw CMBLOC.
-    pub(super) cmb_location: Cell<u32>,
-    /// Raw CMBSZ; 0 for no controller memory buffer.
-    pub(super) cmb_size: Cell<u32>,
-
-    /// Admin submission tail, admin completion head, and the phase of the entry there.
-    pub(super) admin_tail: Cell<u16>,
-    pub(super) admin_head: Cell<u16>,
-    pub(super) admin_phase: Cell<u16>,
-    /// The admin completion head that the controller was told.
-    pub(super) admin_rung: Cell<u16>,
-    /// Identifier of the admin command under way.
-    pub(super) admin_cid: Cell<u16>,
-    /// Entries of both I/O queues.
-    pub(super) io_entries: Cell<u16>,
-    pub(super) sq_tail: Cell<u16>,
-    /// The tail that the controller was told.
-    pub(super) sq_rung: Cell<u16>,
-    pub(super) cq_head: Cell<u16>,
-    pub(super) cq_phase: Cell<u16>,
-    /// Completions taken since the controller was told the head.
-    pub(super) cq_owed: Cell<u16>,
-    /// Commands in the submission queue that have not ended.
-    pub(super) issued: Cell<u16>,
-    /// How much of the first pending command has been written to the controller's memory.
+    pub(super) init: InitCells,
+    pub(super) registers: RegisterCells,
+    pub(super) queues: QueueCells,
+    /// How much of the first pending command's list has been written to the controller's memory.
     pub(super) piece: Cell<u16>,
-    /// 1 while a flush of the driver's own is waiting or at the controller.
-    pub(super) own_flush: Cell<u16>,
-
-    /// Namespace size in logical blocks; valid with `block_size`.
-    pub(super) blocks: Cell<u64>,
-    /// 0 before the first initialisation.
-    pub(super) block_size: Cell<u32>,
-    /// Bits of [`flag`].
-    pub(super) flags: Cell<u32>,
-    /// The namespace that is driven.
-    pub(super) nsid: Cell<u32>,
     /// What of `events` is at the controller.
     pub(super) event_stage: Cell<Code<EventStage>>,
-
-    pub(super) slots: SlotCells<COMMAND_WORDS>,
+    pub(super) namespace: NamespaceCells,
+    pub(super) table: TableCells,
     /// What the driver has counted.
     pub counters: DriverCounters,
+    /// Writes that have ended and are not flushed.
+    pub(super) unflushed: UnflushedCells,
+    pub(super) admin: AdminEntries,
+    pub(super) io: IoEntries,
+    /// Written when a command is issued, whose identifier was free at the last commit.
+    pub(super) lists: Bytes<{ COMMANDS * LIST_BYTES }>,
+    /// Data of an Identify command, complete when its completion arrives, and read in that very step.
+    pub(super) identify: Bytes<4096>,
+}
+
+/// The commands. All zeroes: none.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(super) struct TableCells {
+    /// When the first command that waits to be tried again may be issued; 0 while none does.
+    pub(super) retry: Cell<u64>,
+    /// Commands in the submission queue that have not ended.
+    pub(super) issued: Cell<u32>,
+    /// 1 while a flush of the driver's own is waiting or at the controller.
+    pub(super) own_flush: Cell<u16>,
+    /// 1 once the shutdown's own flush has ended.
+    pub(super) flushed: Cell<u16>,
+    pub(super) slots: SlotCells<COMMAND_WORDS>,
     /// Commands that wait for the submission queue.
     pub(super) pending: Fifo<u16, COMMANDS>,
     /// Commands of the driver's own that wait for the submission queue; they go first.
     pub(super) own: Fifo<u16, OWN_PENDING>,
     /// Completions that wait to be polled.
     pub(super) done: Fifo<Done, COMMANDS>,
-    /// Writes that have ended and are not flushed.
-    pub(super) unflushed: UnflushedCells,
     pub(super) commands: [CommandCells; COMMANDS],
-    pub(super) admin_cq: [Cell<[u64; 2]>; ADMIN_ENTRIES as usize],
-    pub(super) io_cq: [Cell<[u64; 2]>; IO_ENTRIES as usize],
+}
 
+/// Entries of the admin queues.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(super) struct AdminEntries {
+    pub(super) cq: [Cell<[u64; 2]>; ADMIN_ENTRIES as usize],
     /// Written only in a slot that the controller has fetched or never seen.
-    pub(super) admin_sq: Bytes<{ ADMIN_ENTRIES as usize * SUBMISSION_BYTES }>,
-    /// The same, used when there is no controller memory buffer.
-    pub(super) io_sq: Bytes<{ IO_ENTRIES as usize * SUBMISSION_BYTES }>,
-    /// Written when a command is issued, whose identifier was free at the last commit.
-    pub(super) lists: Bytes<{ COMMANDS * LIST_BYTES }>,
-    /// Data of an Identify command, complete when its completion arrives, and read in that very step.
-    pub(super) identify: Bytes<4096>,
+    pub(super) sq: Bytes<{ ADMIN_ENTRIES as usize * SUBMISSION_BYTES }>,
+}
+
+/// Entries of the I/O queues.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(super) struct IoEntries {
+    pub(super) cq: [Cell<[u64; 2]>; IO_ENTRIES as usize],
+    /// As [`AdminEntries::sq`], used when there is no controller memory buffer.
+    pub(super) sq: Bytes<{ IO_ENTRIES as usize * SUBMISSION_BYTES }>,
 }
 
 /// What the driver counts.
@@ -180,18 +147,6 @@ pub struct DriverCounters {
     pub rewritten: Counter,
     /// Kept writes that could not be written again, or whose flush failed for good.
     pub lost: Counter,
-}
-
-/// Bits of [`DriverCells::flags`].
-pub(super) mod flag {
-    pub(in super::super) const READ_ONLY: u32 = 1;
-    pub(in super::super) const VOLATILE_CACHE: u32 = 2;
-    pub(in super::super) const DEALLOCATE: u32 = 4;
-    pub(in super::super) const WRITE_ZEROES: u32 = 8;
-    pub(in super::super) const NAMESPACE_EVENTS: u32 = 16;
-    pub(in super::super) const SHARED: u32 = 32;
-    /// There is a volatile write cache for hosts that keep what is not flushed.
-    pub(in super::super) const HIDDEN_CACHE: u32 = 64;
 }
 
 /// One command in flight.
@@ -286,26 +241,3 @@ pub(super) struct Done {
     /// 0, or one more than the place of the error in [`super::commands::ERRORS`].
     pub(super) result: u32,
 }
-
-/// An access of the initialisation.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
-#[repr(C)]
-pub(super) struct AccessRecord {
-    pub(super) offset: u64,
-    pub(super) data: [u8; 16],
-    pub(super) id: u32,
-    pub(super) kind: Code<AccessKind>,
-    pub(super) bar: u8,
-    pub(super) len: u8,
-    pub(super) byte_enables: u8,
-}
-
-/// What is accessed, and how.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum AccessKind {
-    Write,
-    Read,
-    ConfigRead,
-    ConfigWrite,
-}
-coded!(AccessKind: Write, Read, ConfigRead, ConfigWrite);

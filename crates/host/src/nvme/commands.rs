@@ -2,14 +2,21 @@
 
 use core::ops::RangeInclusive;
 
-use base::{Instant, Payload, Rule};
-use spec::nvme::registers::Csts;
+use base::ledger::{Journal, Slots};
+use base::{Instant, Rule};
 use spec::nvme::{Status, StatusCodeType};
-use zerocopy::IntoBytes;
 
-use super::cells::{COMMANDS, Command, Done, Owner, SUBMISSION_BYTES, Stage, flag};
-use super::init::{State, backoff_ms};
-use super::{COMMAND_TIMEOUT, Driver, WATCH};
+use super::DriverCounters;
+use super::cells::{
+    COMMAND_WORDS, COMMANDS, Command, CommandCells, Done, IN_FLIGHT, Owner, Stage, TableCells,
+};
+use super::covered::Covered;
+use super::init::{after, backoff_ms, is_due};
+use super::namespace::{Namespace, flag};
+use super::prp::Lists;
+use super::queues::Queues;
+use super::running::Running;
+use super::unflushed::Unflushed;
 use crate::{Access, BlockError, BlockKind, BlockRequest};
 
 /// The errors of a [`Done`], in the order of their codes from 1 on.
@@ -78,44 +85,150 @@ fn verdict(status: Status) -> Verdict {
     }
 }
 
-impl Driver<'_> {
+/// The commands of a driver, from their request to their completion.
+pub(super) struct Commands<'m> {
+    pub(super) cells: &'m TableCells,
+    pub(super) slots: Slots<'m, COMMAND_WORDS>,
+    pub(super) unflushed: Unflushed<'m>,
+    /// Blocks that need not be written again, because newer writes have them, while that goes on.
+    pub(super) newer: Covered,
+    pub(super) running: Running,
+    pub(super) lists: Lists<'m>,
+    pub(super) queues: Queues<'m>,
+    pub(super) namespace: Namespace<'m>,
+    pub(super) counters: &'m DriverCounters,
+    pub(super) journal: Journal<'m>,
+}
+
+impl<'m> Commands<'m> {
+    /// Counts what is at the controller, for a card that has not issued it itself.
+    pub(super) fn recount(&mut self) {
+        for cid in self.slots.iter() {
+            let command = self.command(cid).head.get();
+            if command.stage == Stage::Issued {
+                self.running.begin(&command, self.command(cid), self.is_kept(&command));
+            }
+        }
+    }
+
+    /// How many requests can be taken now.
+    pub(super) fn room(&self) -> usize {
+        // The driver's own commands come on top, and what a step frees is taken again only after it.
+        let left = IN_FLIGHT.saturating_sub(self.slots.used() + self.cells.done.len());
+        if self.slots.can_alloc() { left } else { 0 }
+    }
+
+    /// Commands that have not ended.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.used()
+    }
+
+    /// Whether nothing waits and nothing is at the controller.
+    pub(super) fn is_idle(&self) -> bool {
+        self.cells.pending.is_empty() && self.slots.used() == 0
+    }
+
+    /// Whether anything is at the controller.
+    pub(super) fn has_issued(&self) -> bool {
+        self.cells.issued.get() > 0
+    }
+
+    /// Whether the shutdown's own flush has ended.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.cells.flushed.get() != 0
+    }
+
+    /// No shutdown is wanted any more.
+    pub(super) fn reopen(&self) {
+        self.cells.flushed.set(self.journal, 0);
+    }
+
+    /// When the first command may be tried again, in nanoseconds; 0 for never.
+    pub(super) fn retry_at(&self) -> u64 {
+        self.cells.retry.get()
+    }
+
+    /// Takes a request, for which there is room.
+    pub(super) fn submit(&self, now: Instant, request: &BlockRequest<'_>) {
+        let command = Command {
+            lba: request.lba,
+            at: now.as_nanos(),
+            blocks: request.blocks,
+            id: request.id,
+            offset: 0,
+            kind: request.kind.into(),
+            fua: request.fua.into(),
+            pages: request.pages.len() as u8,
+            stage: Stage::Pending.into(),
+            tries: 0,
+            owner: Owner::Requester.into(),
+        };
+        // Whoever submits asks `Driver::room` before, the driver itself `Slots::can_alloc`.
+        let cid = self.slots.alloc().expect("room was asked for");
+        self.command(cid).head.set(self.journal, command);
+        self.cells.pending.push(self.journal, cid);
+        for (cell, page) in self.command(cid).pages.iter().zip(request.pages) {
+            cell.set(self.journal, page.0);
+        }
+    }
+
+    /// Whether a request has ended.
+    pub(super) fn has_done(&self) -> bool {
+        !self.cells.done.is_empty()
+    }
+
+    /// The next request that has ended.
+    pub(super) fn poll_done(&self) -> Option<(u32, Result<(), BlockError>)> {
+        let done = self.cells.done.pop(self.journal)?;
+        Some((done.id, result(done.result)))
+    }
+
+    /// Everything kept is lost, and everything in flight fails; the driver has nothing of its own in flight.
+    pub(super) fn fail_all(&mut self) {
+        self.lose_all();
+        self.cells.pending.clear(self.journal);
+        self.cells.retry.set(self.journal, 0);
+        for cid in self.slots.iter() {
+            self.finish(cid, code(Err(BlockError::Io)));
+        }
+    }
+
+    /// The write that issues pending commands, as far as one does; nothing if none may be issued now.
+    pub(super) fn issue_next(&mut self, now: Instant) -> Option<Access> {
+        while let Some(cid) = self.next_pending() {
+            if self.cells.issued.get() >= u32::from(self.queues.entries()) - 1 {
+                break;
+            }
+            if let Some(access) = self.issue(now, cid) {
+                return Some(access);
+            }
+        }
+        None
+    }
+
     /// The next write that issues the first pending command, or `None` when that took no write (more).
-    pub(super) fn issue(&mut self, now: Instant, cid: u16) -> Option<Access> {
-        let (cells, journal) = (self.cells, self.journal);
+    fn issue(&mut self, now: Instant, cid: u16) -> Option<Access> {
         let mut command = self.command(cid).head.get();
         if let Some(result) = self.ends_here(&command) {
             self.leave_pending(&command);
             self.finish(cid, code(result));
             return None;
         }
-        if let Some(write) = self.place_list(cid, &command) {
+        let cells_of = self.command(cid);
+        if let Some(write) = self.lists.place(cid, &command, &cells_of.pages) {
             return Some(write);
         }
         self.leave_pending(&command);
-        cells.piece.set(journal, 0);
+        self.lists.rewind();
         command.stage = Stage::Issued.into();
         command.at = now.as_nanos();
         if command.kind() == BlockKind::Flush {
             command.lba = self.unflushed.appended();
         }
-        self.command(cid).head.set(journal, command);
-        self.running.begin(&command, self.command(cid), self.is_kept(&command));
-        cells.issued.update(journal, |issued| issued + 1);
-        self.arm_watch(now);
-        let slot = cells.sq_tail.get();
-        cells.sq_tail.set(journal, (slot + 1) % cells.io_entries.get());
-        let entry = self.submission(cid, &command);
-        let at = usize::from(slot) * SUBMISSION_BYTES;
-        if self.has_cmb() {
-            let (bar, base) = self.cmb_place();
-            return Some(Access::Write {
-                bar,
-                offset: base + at as u64,
-                payload: Payload::inline(entry.as_bytes()),
-            });
-        }
-        cells.io_sq.write(journal, at, entry.as_bytes());
-        None
+        cells_of.head.set(self.journal, command);
+        self.running.begin(&command, cells_of, self.is_kept(&command));
+        self.cells.issued.update(self.journal, |issued| issued + 1);
+        self.queues.submit(&self.lists.submission(cid, &command, &cells_of.pages))
     }
 
     /// The result of a command that the controller cannot be asked.
@@ -123,19 +236,19 @@ impl Driver<'_> {
         const { assert!(BlockRequest::MAX_BYTES / 512 <= WRITE_ZEROES_MAX) };
         let pages = u64::from(command.pages);
         let bytes =
-            u64::from(command.offset) + u64::from(command.blocks) * u64::from(self.cells.block_size.get());
+            u64::from(command.offset) + u64::from(command.blocks) * u64::from(self.namespace.block_size());
         let fits = bytes <= pages << 12 && bytes > (pages << 12).saturating_sub(1 << 12);
         match command.kind() {
             BlockKind::Flush => None,
             BlockKind::Read | BlockKind::Write => (!fits).then_some(Err(BlockError::Invalid)),
             _ if command.blocks == 0 => Some(Err(BlockError::Invalid)),
             // Deallocation is advice.
-            BlockKind::Trim => (!self.has_flag(flag::DEALLOCATE)).then_some(Ok(())),
+            BlockKind::Trim => (!self.namespace.has(flag::DEALLOCATE)).then_some(Ok(())),
             BlockKind::WriteZeroes { .. } if command.blocks > WRITE_ZEROES_MAX => {
                 Some(Err(BlockError::Invalid))
             }
             BlockKind::WriteZeroes { .. } => {
-                (!self.has_flag(flag::WRITE_ZEROES)).then_some(Err(BlockError::Io))
+                (!self.namespace.has(flag::WRITE_ZEROES)).then_some(Err(BlockError::Io))
             }
         }
     }
@@ -159,7 +272,7 @@ impl Driver<'_> {
     }
 
     /// The next command to be issued, if one may be.
-    pub(super) fn next_pending(&self) -> Option<u16> {
+    fn next_pending(&self) -> Option<u16> {
         let cells = self.cells;
         if let Some(own) = cells.own.front() {
             return Some(own);
@@ -190,7 +303,7 @@ impl Driver<'_> {
     /// ends at once with [`BlockError::Io`]; what it has ends as it may, but is not issued again, and no flush and
     /// nothing that is about the same blocks is issued before. So a write that was given up comes before whatever is
     /// submitted afterwards, or never.
-    pub fn abandon(&mut self, ids: impl Iterator<Item = RangeInclusive<u32>>) {
+    pub(super) fn abandon(&mut self, ids: impl Iterator<Item = RangeInclusive<u32>>) {
         let mut waiting = false;
         for ids in ids.filter(|_| self.journal.rule(Rule::TakeBack)) {
             for cid in self.slots.iter() {
@@ -217,7 +330,7 @@ impl Driver<'_> {
     fn end_waiting(&mut self) {
         let (cells, journal) = (self.cells, self.journal);
         // The first may have been written to the controller's memory in part.
-        cells.piece.set(journal, 0);
+        self.lists.rewind();
         for _ in 0..cells.pending.len() {
             if let Some(cid) = cells.pending.pop(journal)
                 && !self.command(cid).head.get().is_given_up()
@@ -236,10 +349,9 @@ impl Driver<'_> {
     /// Command `cid` has ended at the controller.
     pub(super) fn complete(&mut self, now: Instant, cid: u16, status: Status) {
         let known = usize::from(cid) < COMMANDS && self.slots.is_used(cid);
-        let command =
-            if known { self.command(cid).head.get() } else { return self.cells.counters.ignored.add(1) };
+        let command = if known { self.command(cid).head.get() } else { return self.counters.ignored.add(1) };
         if command.stage != Stage::Issued {
-            return self.cells.counters.ignored.add(1);
+            return self.counters.ignored.add(1);
         }
         match verdict(status) {
             Verdict::Again => return self.try_again(now, cid),
@@ -254,27 +366,29 @@ impl Driver<'_> {
     /// Issues a command again: the first time at once, then after growing waits. Whoever submitted it decides for how
     /// long.
     fn try_again(&mut self, now: Instant, cid: u16) {
-        let (cells, journal) = (self.cells, self.journal);
         if self.command(cid).head.get().is_given_up() {
             return self.finish(cid, code(Err(BlockError::Io)));
         }
         let mut command = self.leave_controller(cid);
-        cells.counters.retries.add(1);
+        self.counters.retries.add(1);
         let stage = if command.tries == 0 { Stage::Pending } else { Stage::Delayed };
         command.stage = stage.into();
         if command.stage == Stage::Delayed {
-            command.at = self.after(now, backoff_ms(command.tries.into()));
+            command.at = after(now, backoff_ms(command.tries.into()));
             self.arm_retry(command.at);
         } else {
             self.join_pending(cid, &command);
         }
         command.tries = command.tries.saturating_add(1);
-        self.command(cid).head.set(journal, command);
+        self.command(cid).head.set(self.journal, command);
     }
 
     /// Commands that have waited long enough are issued again.
-    pub(super) fn resume_delayed(&mut self, now: Instant) {
+    pub(super) fn resume_delayed(&self, now: Instant) {
         let (cells, journal) = (self.cells, self.journal);
+        if !is_due(&cells.retry, now) {
+            return;
+        }
         cells.retry.set(journal, 0);
         for cid in self.slots.iter() {
             let head = &self.command(cid).head;
@@ -309,8 +423,8 @@ impl Driver<'_> {
             cells.done.push(journal, Done { id: command.id, result });
         }
         self.slots.free(cid);
-        cells.counters.commands.add(1);
-        cells.counters.errors.add((result != 0).into());
+        self.counters.commands.add(1);
+        self.counters.errors.add((result != 0).into());
     }
 
     /// If the controller has command `cid`, it is not to have it any more. Returns the command as it was.
@@ -336,12 +450,12 @@ impl Driver<'_> {
                 continue;
             }
             let command = self.leave_controller(cid);
-            cells.counters.reissued.add((command.stage == Stage::Issued).into());
+            self.counters.reissued.add((command.stage == Stage::Issued).into());
             self.command(cid).head.set(journal, Command { stage: Stage::Pending.into(), ..command });
             cells.pending.push(journal, cid);
         }
         cells.retry.set(journal, 0);
-        cells.piece.set(journal, 0);
+        self.lists.rewind();
     }
 
     /// The controller begins anew with command `cid`, which was given up. Nobody knows whether it has been done, and
@@ -353,37 +467,18 @@ impl Driver<'_> {
         self.finish(cid, code(Err(BlockError::Io)));
     }
 
-    /// The ages are looked at while something is issued.
-    pub(super) fn arm_watch(&self, now: Instant) {
-        if self.cells.watch.get() == 0 && self.cells.issued.get() > 0 {
-            self.cells.watch.set(self.journal, (now + WATCH).as_nanos());
-        }
-    }
-
-    /// Resets when a command is too old; asks for the controller's health when one is old.
-    pub(super) fn check_ages(&mut self, now: Instant) {
-        self.cells.watch.set(self.journal, 0);
+    /// Since when the oldest command is at the controller.
+    pub(super) fn oldest(&self) -> Option<Instant> {
         let issued_at = |cid| {
             let command = self.command(cid).head.get();
             (command.stage == Stage::Issued).then_some(Instant::from_nanos(command.at))
         };
-        let Some(oldest) = self.slots.iter().filter_map(issued_at).min() else { return };
-        let age = now.since(oldest);
-        if age >= COMMAND_TIMEOUT {
-            return self.fail(now);
-        }
-        self.arm_watch(now);
-        if age >= WATCH && self.cells.awaited.get() == 0 && self.state() == State::Ready {
-            self.read(now, State::Ready, spec::nvme::registers::CSTS, 4);
-        }
+        self.slots.iter().filter_map(issued_at).min()
     }
 
-    /// The controller's status while commands are old.
-    pub(super) fn check_health(&mut self, now: Instant, csts: u64) {
-        let status = Csts(csts as u32);
-        if status.0 == u32::MAX || status.cfs() || !status.rdy() {
-            self.fail(now);
-        }
+    pub(super) fn command(&self, cid: u16) -> &'m CommandCells {
+        const { assert!(COMMANDS <= u16::MAX as usize) };
+        &self.cells.commands[cid as usize]
     }
 }
 

@@ -5,15 +5,17 @@
 //! again. These commands have identifiers of their own beside the one of the initialisation, and no timer: a controller
 //! that does not answer them is found out by its I/O.
 
-use base::{Instant, coded};
+use base::coded;
+use base::ledger::{Cell, Code, Journal};
 use spec::nvme::{
     AdminOpcode, AsyncEvent, Cns, CompletionEntry, GetLogPage, Identify, LogPageId, SubmissionEntry,
 };
 use zerocopy::FromZeros;
 
-use super::Driver;
-use super::cells::flag;
-use super::init::State;
+use super::DriverCounters;
+use super::init::Next;
+use super::namespace::{Identified, Namespace, flag};
+use super::queues::Queues;
 
 /// The identifier of the request, and that of whatever follows from it; those of the initialisation are below.
 const REQUEST: u16 = 0xffff;
@@ -41,61 +43,74 @@ pub(super) enum EventStage {
 }
 coded!(EventStage: Nothing, Requested, Log, List, Namespace);
 
-impl Driver<'_> {
+/// What is asked of a running controller about its namespaces.
+pub(super) struct Events<'m> {
+    pub(super) stage: &'m Cell<Code<EventStage>>,
+    pub(super) queues: Queues<'m>,
+    pub(super) namespace: Namespace<'m>,
+    pub(super) counters: &'m DriverCounters,
+    pub(super) journal: Journal<'m>,
+    /// Where the controller puts data.
+    pub(super) address: u64,
+}
+
+impl Events<'_> {
     /// Nothing of an older life is awaited.
-    pub(super) fn forget_events(&self) {
-        self.cells.event_stage.set(self.journal, EventStage::Nothing.into());
+    pub(super) fn forget(&self) {
+        self.stage.set(self.journal, EventStage::Nothing.into());
     }
 
     /// The controller serves: it may report events from now on.
-    pub(super) fn request_events(&mut self) {
-        if self.has_flag(flag::NAMESPACE_EVENTS) {
+    pub(super) fn request(&self) {
+        if self.namespace.has(flag::NAMESPACE_EVENTS) {
             let mut entry = SubmissionEntry::new_zeroed();
             entry.opcode = AdminOpcode::ASYNC_EVENT_REQUEST.0;
-            self.follow(EventStage::Requested, REQUEST, entry);
+            self.stage.set(self.journal, EventStage::Requested.into());
+            self.queues.submit_admin(REQUEST, entry);
         }
     }
 
-    /// If the completion belongs to events: takes it, and goes on. True if it does.
-    pub(super) fn take_event(&mut self, now: Instant, entry: &CompletionEntry) -> bool {
-        let cid = entry.cid.get();
-        if cid < FIRST_OF_EVENTS {
-            return false;
-        }
-        let (at, success) = (self.cells.event_stage.value(), entry.status().is_success());
+    /// A completion that belongs to events: takes it if the controller serves, and goes on.
+    pub(super) fn take(&self, entry: &CompletionEntry, is_ready: bool) -> Option<Next> {
+        let (at, success) = (self.stage.value(), entry.status().is_success());
         let awaited = if at == EventStage::Requested { REQUEST } else { FOLLOW_UP };
-        if at == EventStage::Nothing || cid != awaited || self.state() != State::Ready {
-            self.cells.counters.ignored.add(1);
-            return true;
+        if at == EventStage::Nothing || entry.cid.get() != awaited || !is_ready {
+            self.counters.ignored.add(1);
+            return None;
         }
+        let (namespace, nsid) = (&self.namespace, self.namespace.nsid());
         match at {
             EventStage::Requested if success => {
                 let page = AsyncEvent(entry.dw0.get()).log_page();
                 let entry = GetLogPage::new(LogPageId(page), spec::nvme::NSID_ALL, 1024).entry(0);
-                self.follow(EventStage::Log, FOLLOW_UP, entry.with_prps(self.identify_address(), 0));
+                self.follow(EventStage::Log, entry);
             }
             // It has more requests than it takes, or knows none: nothing will be reported.
-            EventStage::Requested => self.forget_events(),
+            EventStage::Requested => self.forget(),
             EventStage::Log => {
-                let entry = Identify::new(Cns::ACTIVE_NAMESPACES, 0).entry(0);
-                self.follow(EventStage::List, FOLLOW_UP, entry.with_prps(self.identify_address(), 0));
+                self.follow(EventStage::List, Identify::new(Cns::ACTIVE_NAMESPACES, 0).entry(0));
             }
             // Whatever is attached now, it is not what was driven.
-            EventStage::List if success && self.first_namespace() != self.cells.nsid.get() => self.begin(now),
+            EventStage::List if success && namespace.first() != nsid => return Some(Next::Begin),
             EventStage::List => {
-                let entry = Identify::new(Cns::NAMESPACE, self.cells.nsid.get()).entry(0);
-                self.follow(EventStage::Namespace, FOLLOW_UP, entry.with_prps(self.identify_address(), 0));
+                self.follow(EventStage::Namespace, Identify::new(Cns::NAMESPACE, nsid).entry(0));
             }
             // What is under way was issued under other rules.
-            _ if success && self.is_shared_namespace() != self.has_flag(flag::SHARED) => self.begin(now),
-            _ if success && !self.read_namespace() => self.begin(now),
-            _ => self.request_events(),
+            _ if success && namespace.is_shared() != namespace.has(flag::SHARED) => return Some(Next::Begin),
+            _ => {
+                let identified = if success { namespace.read() } else { Identified::Usable };
+                if identified == Identified::Unusable {
+                    return Some(Next::Begin);
+                }
+                self.request();
+                return (identified == Identified::Resized).then_some(Next::Resized);
+            }
         }
-        true
+        None
     }
 
-    fn follow(&mut self, stage: EventStage, cid: u16, entry: SubmissionEntry) {
-        self.cells.event_stage.set(self.journal, stage.into());
-        self.submit_admin(cid, entry);
+    fn follow(&self, stage: EventStage, entry: SubmissionEntry) {
+        self.stage.set(self.journal, stage.into());
+        self.queues.submit_admin(FOLLOW_UP, entry.with_prps(self.address, 0));
     }
 }

@@ -20,8 +20,10 @@ mod commands;
 mod covered;
 mod events;
 mod init;
+mod namespace;
 mod prp;
 mod queues;
+mod registers;
 mod running;
 #[cfg(test)]
 mod tests;
@@ -30,15 +32,22 @@ mod unusable;
 
 use core::time::Duration;
 
-use base::ledger::{Cell, Journal, PageIndex, Pages, Slots};
+use core::ops::RangeInclusive;
+
+use base::ledger::{Journal, PageIndex, Pages, Slots};
 use base::{Instant, times};
 
 use crate::{Access, AccessError, AccessId, BlockError, BlockRequest, Geometry};
-use cells::{COMMAND_WORDS, COMMANDS, Command, IN_FLIGHT, Owner, Stage, flag};
+use cells::{ACCESSES_RESERVED, ADMIN_ENTRIES, IN_FLIGHT, Owner, region};
 pub use cells::{DriverCells, DriverCounters, QUEUE_MEMORY_SIZE};
-use covered::Covered;
+use commands::Commands;
+use events::{Events, FIRST_OF_EVENTS};
 pub use init::State;
-use init::{Event, millis};
+use init::{Event, Initialiser, Next};
+use namespace::Namespace;
+use prp::Lists;
+use queues::{Queues, read_area};
+use registers::Registers;
 use running::Running;
 use unflushed::Unflushed;
 pub use unusable::FunctionError;
@@ -76,16 +85,20 @@ pub struct DriverConfig {
 /// [`poll_completion`](Self::poll_completion) until they return `None`, commit, then act on what was polled.
 pub struct Driver<'m> {
     cells: &'m DriverCells,
-    slots: Slots<'m, COMMAND_WORDS>,
     pages: Pages<'m>,
-    unflushed: Unflushed<'m>,
-    /// Blocks that need not be written again, because newer writes have them, while that goes on.
-    newer: Covered,
-    running: Running,
-    journal: Journal<'m>,
-    config: DriverConfig,
-    /// Why the last attempt to use the function came to nothing, if nothing can be done about that.
-    unusable: Option<FunctionError>,
+    init: Initialiser<'m>,
+    commands: Commands<'m>,
+    events: Events<'m>,
+    queues: Queues<'m>,
+    namespace: Namespace<'m>,
+    registers: Registers<'m>,
+}
+
+impl DriverConfig {
+    /// Where the controller puts data of the initialisation.
+    fn identify_address(&self) -> u64 {
+        self.queue_memory + region::IDENTIFY as u64
+    }
 }
 
 impl<'m> Driver<'m> {
@@ -100,33 +113,40 @@ impl<'m> Driver<'m> {
             (config.queue_memory | config.data_memory).is_multiple_of(base::ledger::PAGE_SIZE as u64),
             "memory is granted in pages"
         );
-        let slots = Slots::new(&cells.slots, journal);
+        let counters = &cells.counters;
+        let registers = Registers::new(&cells.registers, journal);
+        let namespace = Namespace::new(&cells.namespace, &cells.identify, journal);
+        let (admin, io) = (&cells.admin, &cells.io);
+        let queues = Queues { cells: &cells.queues, admin, io, registers, journal };
+        let (memory, piece) = (&cells.lists, &cells.piece);
+        let lists = Lists { memory, piece, registers, namespace, journal, config };
         let unflushed = Unflushed::new(&cells.unflushed, pages, journal);
-        let mut driver = Self {
-            cells,
-            slots,
-            pages,
+        let mut commands = Commands {
+            cells: &cells.table,
+            slots: Slots::new(&cells.table.slots, journal),
             unflushed,
             newer: unflushed.newer(),
             running: Running::new(),
+            lists,
+            queues,
+            namespace,
+            counters,
             journal,
-            config,
-            unusable: None,
         };
-        for cid in driver.slots.iter() {
-            let command = driver.command(cid).head.get();
-            if command.stage == Stage::Issued {
-                driver.running.begin(&command, driver.command(cid), driver.is_kept(&command));
-            }
-        }
-        driver
+        commands.recount();
+        let (stage, address) = (&cells.event_stage, config.identify_address());
+        let events = Events { stage, queues, namespace, counters, journal, address };
+        let init_cells = &cells.init;
+        let init =
+            Initialiser { cells: init_cells, registers, queues, namespace, journal, config, unusable: None };
+        Self { cells, pages, init, commands, events, queues, namespace, registers }
     }
 
     /// Initialises the function, at first or after a shutdown. Ignored while the driver runs.
     pub fn start(&mut self, now: Instant) {
         if matches!(self.state(), State::Stopped | State::ShutDown) {
-            self.cells.shutdown_limit.set(self.journal, 0);
-            self.cells.flushed.set(self.journal, 0);
+            self.init.reopen();
+            self.commands.reopen();
             self.begin(now);
         }
     }
@@ -141,8 +161,8 @@ impl<'m> Driver<'m> {
     /// Another host has used the drive meanwhile: what is kept must not be written over what it wrote and is lost, and
     /// everything in flight ends with [`BlockError::Io`]. Then as [`handle_reset`](Self::handle_reset).
     pub fn forget(&mut self, now: Instant) {
-        self.drop_own();
-        self.fail_all();
+        self.commands.drop_own();
+        self.commands.fail_all();
         self.handle_reset(now);
     }
 
@@ -152,11 +172,11 @@ impl<'m> Driver<'m> {
     pub fn shutdown(&mut self, now: Instant) {
         match self.state() {
             State::ShutDown => {}
-            State::Stopped => self.set_state(State::ShutDown),
-            _ if self.cells.shutdown_limit.get() != 0 => {}
+            State::Stopped => self.init.shut_down(),
+            _ if self.init.is_closing() => {}
             _ => {
-                self.cells.shutdown_limit.set(self.journal, (now + SHUTDOWN_TIMEOUT).as_nanos());
-                self.transition(now, Event::Idle);
+                self.init.close(now);
+                self.shut_down_when_idle(now);
             }
         }
     }
@@ -168,64 +188,69 @@ impl<'m> Driver<'m> {
 
     /// Whether requests are being issued. They are accepted before that, and wait.
     pub fn is_ready(&self) -> bool {
-        self.state() == State::Ready && !self.unflushed.is_rewriting()
+        self.state() == State::Ready && !self.commands.unflushed.is_rewriting()
     }
 
     /// Why the function cannot be used, as far as this card has found out.
     pub fn unusable(&self) -> Option<FunctionError> {
-        self.unusable
+        self.init.unusable
     }
 
     /// What the driver is doing, for status and logs.
     pub fn state(&self) -> State {
-        self.cells.state.value()
+        self.init.state()
     }
 
     /// What the namespace was at the last initialisation, or when the controller last announced a change; `None` before
     /// the first.
     pub fn geometry(&self) -> Option<Geometry> {
-        let cells = self.cells;
-        (cells.block_size.get() != 0).then(|| Geometry {
-            block_size: cells.block_size.get(),
-            blocks: cells.blocks.get(),
-            read_only: self.has_flag(flag::READ_ONLY),
-            volatile_cache: self.has_flag(flag::VOLATILE_CACHE),
-        })
+        self.namespace.geometry()
     }
 
     /// How many requests can be submitted now.
     pub fn room(&self) -> usize {
-        if self.cells.shutdown_limit.get() != 0 || matches!(self.state(), State::Stopped | State::ShutDown) {
+        if self.init.is_closing() || matches!(self.state(), State::Stopped | State::ShutDown) {
             return 0;
         }
-        // The driver's own commands come on top, and what a step frees is taken again only after it.
-        let left = IN_FLIGHT.saturating_sub(self.slots.used() + self.cells.done.len());
-        if self.slots.can_alloc() { left } else { 0 }
+        self.commands.room()
     }
 
     /// Requests that are accepted and have not ended.
     pub fn in_flight(&self) -> usize {
-        self.slots.used()
+        self.commands.in_flight()
     }
 
     /// Writes that have ended and are kept until they are flushed, and the pages that the driver holds for them.
     pub fn kept(&self) -> (usize, usize) {
-        self.unflushed.len()
+        self.commands.unflushed.len()
     }
 
     /// Whether something that was answered with success is lost, and no flush has reported it.
     pub fn has_lost(&self) -> bool {
-        self.unflushed.has_lost()
+        self.commands.unflushed.has_lost()
+    }
+
+    /// Asks for a flush of the driver's own, so that the pages of what is kept come free, if there are any.
+    pub fn flush_kept(&mut self) {
+        self.commands.flush_kept();
+    }
+
+    /// The requester no longer waits for the requests whose identifiers lie in `ids`. What the controller does not have
+    /// ends at once with [`BlockError::Io`]; what it has ends as it may, but is not issued again, and no flush and
+    /// nothing that is about the same blocks is issued before. So a write that was given up comes before whatever is
+    /// submitted afterwards, or never.
+    pub fn abandon(&mut self, ids: impl Iterator<Item = RangeInclusive<u32>>) {
+        self.commands.abandon(ids);
     }
 
     /// Whether the function may read a page now: a write of it is at the controller.
     pub fn may_read(&self, page: PageIndex) -> bool {
-        self.running.may_read(page)
+        self.commands.running.may_read(page)
     }
 
     /// Whether the function may write a page now: a read into it is at the controller.
     pub fn may_write(&self, page: PageIndex) -> bool {
-        self.running.may_write(page)
+        self.commands.running.may_write(page)
     }
 
     /// Accepts a request; the caller has asked for [`room`](Self::room).
@@ -239,97 +264,119 @@ impl<'m> Driver<'m> {
             request.pages.iter().all(|page| self.pages.references(*page) > 0),
             "the requester keeps its pages until the completion"
         );
-        let command = Command {
-            lba: request.lba,
-            at: now.as_nanos(),
-            blocks: request.blocks,
-            id: request.id,
-            offset: 0,
-            kind: request.kind.into(),
-            fua: request.fua.into(),
-            pages: request.pages.len() as u8,
-            stage: Stage::Pending.into(),
-            tries: 0,
-            owner: Owner::Requester.into(),
-        };
-        let cid = self.enqueue(command);
-        for (cell, page) in self.cells.commands[cid as usize].pages.iter().zip(request.pages) {
-            cell.set(self.journal, page.0);
-        }
+        self.commands.submit(now, &request);
     }
 
     /// Whether [`Driver::poll_completion`] has one.
     pub fn has_completion(&self) -> bool {
-        !self.cells.done.is_empty()
+        self.commands.has_done()
     }
 
     /// The next request that has ended, each once.
     pub fn poll_completion(&mut self) -> Option<(u32, Result<(), BlockError>)> {
-        let done = self.cells.done.pop(self.journal)?;
-        Some((done.id, commands::result(done.result)))
+        self.commands.poll_done()
     }
 
     /// The next access to the function.
     pub fn poll_access(&mut self, now: Instant) -> Option<Access> {
-        if self.cells.out.is_empty() {
+        if self.registers.is_empty() {
             // What had no room before has it now.
             self.take_admin(now);
         }
-        if let Some(record) = self.cells.out.pop(self.journal) {
-            return Some(init::access_of(&record));
-        }
-        if let Some(access) = self.poll_admin_head() {
+        if let Some(access) = self.registers.poll() {
             return Some(access);
         }
-        if self.state() == State::Ready { self.poll_queues(now) } else { None }
+        if self.state().has_admin_queue()
+            && let Some(access) = self.queues.poll_admin_head()
+        {
+            return Some(access);
+        }
+        if self.state() != State::Ready {
+            return None;
+        }
+        self.commands.make_own(now);
+        let issued = self.commands.issue_next(now);
+        if self.commands.has_issued() {
+            self.init.arm_watch(now);
+        }
+        if let Some(access) = issued.or_else(|| self.queues.poll_doorbell()) {
+            return Some(access);
+        }
+        // What could not be issued may have ended without the controller.
+        if self.init.is_closing() && self.commands.is_idle() {
+            self.shut_down_when_idle(now);
+            return self.poll_access(now);
+        }
+        None
     }
 
     /// Access `id` has ended: with its data, or without for a configuration write. Late answers are ignored.
     pub fn handle_access(&mut self, now: Instant, id: AccessId, result: Result<&[u8], AccessError>) {
-        if id.0 == 0 || id.0 != self.cells.awaited.get() {
-            self.cells.counters.ignored.add(1);
-            return;
+        if !self.registers.awaits(id) {
+            return self.cells.counters.ignored.add(1);
         }
-        self.cells.awaited.set(self.journal, 0);
-        self.cells.timer.set(self.journal, 0);
-        let event = match result {
-            Ok([]) => Event::Answer(0),
-            Ok(&[a, b, c, d]) => Event::Answer(u32::from_le_bytes([a, b, c, d]).into()),
-            Ok(&[a, b, c, d, e, f, g, h]) => Event::Answer(u64::from_le_bytes([a, b, c, d, e, f, g, h])),
-            Ok(_) | Err(_) => Event::Failed,
-        };
+        let event = self.init.take_answer(result);
         self.transition(now, event);
+    }
+
+    /// The function writes to the queue memory: completions, and the data of the initialisation. Elsewhere it is
+    /// ignored.
+    pub fn memory_write(&mut self, now: Instant, offset: u64, bytes: &[u8]) {
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        match offset & !0xfff {
+            region::IO_CQ => {
+                self.queues.store_io(offset - region::IO_CQ, bytes);
+                self.take_completions(now);
+            }
+            region::ADMIN_CQ => {
+                self.queues.store_admin(offset - region::ADMIN_CQ, bytes);
+                self.take_admin(now);
+            }
+            // The start lies in the region's 4096 bytes.
+            region::IDENTIFY if self.state().has_admin_queue() => {
+                self.namespace.store(offset - region::IDENTIFY, bytes);
+            }
+            _ => self.cells.counters.ignored.add(1),
+        }
+    }
+
+    /// The function reads the queue memory: fills `out`; what holds nothing reads as zeroes.
+    pub fn memory_read(&self, offset: u64, out: &mut [u8]) {
+        out.fill(0);
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        read_area(&self.cells.admin.sq, region::ADMIN_SQ, start, out);
+        read_area(&self.cells.io.sq, region::IO_SQ, start, out);
+        read_area(&self.cells.lists, region::LISTS, start, out);
+    }
+
+    /// The function signals a vector. Completions were noticed when they were written; this only looks again.
+    pub fn interrupt(&mut self, now: Instant, _vector: u32) {
+        self.take_admin(now);
+        self.take_completions(now);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, if at all.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let cells = self.cells;
-        [&cells.timer, &cells.watch, &cells.retry, &cells.shutdown_limit]
-            .into_iter()
-            .map(Cell::get)
-            .filter(|at| *at != 0)
-            .min()
-            .map(Instant::from_nanos)
+        let times = self.init.times().into_iter().chain([self.commands.retry_at()]);
+        times.filter(|at| *at != 0).min().map(Instant::from_nanos)
     }
 
     /// Time has come.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let due = |at: u64| at != 0 && at <= now.as_nanos();
-        if due(self.cells.shutdown_limit.get()) {
-            self.give_up();
-            return;
+        if self.init.is_overdue(now) {
+            // What is kept nobody will flush any more.
+            self.commands.drop_own();
+            self.commands.fail_all();
+            return self.init.give_up();
         }
-        if due(self.cells.timer.get()) {
-            self.cells.timer.set(self.journal, 0);
-            let unanswered = self.cells.awaited.get() != 0;
-            self.cells.awaited.set(self.journal, 0);
-            self.transition(now, if unanswered { Event::Failed } else { Event::Timer });
+        if let Some(event) = self.init.take_timer(now) {
+            self.transition(now, event);
         }
-        if due(self.cells.retry.get()) {
-            self.resume_delayed(now);
-        }
-        if due(self.cells.watch.get()) {
-            self.check_ages(now);
+        self.commands.resume_delayed(now);
+        if self.init.take_watch(now)
+            && let Some(oldest) = self.commands.oldest()
+        {
+            self.init.check_age(now, now.since(oldest));
         }
     }
 
@@ -338,52 +385,78 @@ impl<'m> Driver<'m> {
         &self.cells.counters
     }
 
-    /// Ends by force: what is kept nobody will flush any more.
-    fn give_up(&mut self) {
-        self.drop_own();
-        self.fail_all();
-        self.cells.out.clear(self.journal);
-        self.cells.awaited.set(self.journal, 0);
-        self.cells.watch.set(self.journal, 0);
-        self.set_state(State::ShutDown);
+    fn transition(&mut self, now: Instant, event: Event) {
+        let next = self.init.handle(now, event);
+        self.go_on(now, next);
     }
 
-    /// Everything kept is lost, and everything in flight fails; the driver has nothing of its own in flight.
-    fn fail_all(&mut self) {
-        self.lose_all();
-        self.cells.pending.clear(self.journal);
-        self.cells.retry.set(self.journal, 0);
-        for cid in self.slots.iter() {
-            self.finish(cid, commands::code(Err(BlockError::Io)));
+    /// Does what a part has left to do.
+    fn go_on(&mut self, now: Instant, next: Option<Next>) {
+        match next {
+            None => {}
+            Some(Next::Begin) => self.begin(now),
+            Some(Next::Resized) => self.commands.fail_all(),
+            Some(Next::Ready) => {
+                self.events.request();
+                self.commands.rewrite_all();
+                self.shut_down_when_idle(now);
+            }
+            Some(Next::Lost) => {
+                self.commands.lose_all();
+                self.init.shut_down();
+            }
         }
     }
 
-    fn enqueue(&mut self, command: Command) -> u16 {
-        // Whoever submits asks `Driver::room` before, the driver itself `Slots::can_alloc`.
-        let cid = self.slots.alloc().expect("room was asked for");
-        self.cells.commands[cid as usize].head.set(self.journal, command);
-        self.cells.pending.push(self.journal, cid);
-        cid
+    /// Forgets the function's old life and begins a new one; commands in flight wait for its queues.
+    fn begin(&mut self, now: Instant) {
+        self.cells.counters.resets.add(1);
+        self.init.forget();
+        self.events.forget();
+        self.commands.requeue();
+        self.init.begin(now);
     }
 
-    fn set_state(&self, state: State) {
-        self.cells.state.set(self.journal, state.into());
-        if state == State::ShutDown {
-            self.cells.timer.set(self.journal, 0);
-            self.cells.shutdown_limit.set(self.journal, 0);
+    /// Nothing may be in flight any more, and a shutdown is wanted: flushes, and shuts the controller down.
+    fn shut_down_when_idle(&mut self, now: Instant) {
+        let commands = &mut self.commands;
+        let is_busy = commands.in_flight() > 0 || commands.unflushed.is_rewriting();
+        if self.init.state() != State::Ready || !self.init.is_closing() || is_busy {
+            return;
+        }
+        if commands.is_flushed() {
+            self.init.begin_shutdown(now);
+        } else {
+            commands.submit_flush(now, Owner::LastFlush);
         }
     }
 
-    fn has_flag(&self, bit: u32) -> bool {
-        self.cells.flags.get() & bit != 0
+    /// Takes what has come in the admin completion queue, as long as there is room for what may follow from it.
+    fn take_admin(&mut self, now: Instant) {
+        for _ in 0..ADMIN_ENTRIES {
+            if !self.state().has_admin_queue() || self.registers.room() < ACCESSES_RESERVED {
+                return;
+            }
+            let Some(entry) = self.queues.take_admin() else { return };
+            if entry.cid.get() >= FIRST_OF_EVENTS {
+                let next = self.events.take(&entry, self.state() == State::Ready);
+                self.go_on(now, next);
+            } else if self.init.take_command(&entry) {
+                self.transition(now, Event::Admin(entry));
+            } else {
+                self.cells.counters.ignored.add(1);
+            }
+        }
     }
 
-    fn command(&self, cid: u16) -> &'m cells::CommandCells {
-        const { assert!(COMMANDS <= u16::MAX as usize) };
-        &self.cells.commands[cid as usize]
-    }
-
-    fn after(&self, now: Instant, milliseconds: u64) -> u64 {
-        (now + millis(milliseconds)).as_nanos()
+    fn take_completions(&mut self, now: Instant) {
+        if self.state() != State::Ready {
+            return;
+        }
+        for _ in 0..self.queues.entries() {
+            let Some(entry) = self.queues.take() else { break };
+            self.commands.complete(now, entry.cid.get(), entry.status());
+        }
+        self.shut_down_when_idle(now);
     }
 }

@@ -3,16 +3,16 @@
 //! A list lies in the area of its command identifier: in the controller memory buffer if that takes lists, written
 //! there ahead of the command, else in the queue memory.
 
-use base::Payload;
-use base::ledger::PAGE_SIZE;
+use base::ledger::{Bytes, Cell, Journal, PAGE_SIZE};
 use spec::nvme::prp::ENTRY_SIZE;
-use spec::nvme::registers::CmbSz;
 use spec::nvme::{DatasetManagementRange, NvmOpcode, SubmissionEntry};
 use zerocopy::IntoBytes;
 
-use super::Driver;
-use super::cells::{COMMANDS, Command, IO_ENTRIES, LIST_BYTES, SUBMISSION_BYTES, flag, region};
+use super::DriverConfig;
+use super::cells::{COMMANDS, Command, IO_ENTRIES, LIST_BYTES, SUBMISSION_BYTES, region};
 use super::init::CMB_ADDRESS;
+use super::namespace::{Namespace, flag};
+use super::registers::Registers;
 use crate::{Access, BlockKind};
 
 /// Where the lists begin in a controller memory buffer: behind the submission queue.
@@ -22,11 +22,22 @@ const CMB_WITH_LISTS: u64 = CMB_LISTS + (COMMANDS * LIST_BYTES) as u64;
 /// Bytes of one posted write.
 const PIECE: usize = base::INLINE_MAX;
 
-impl Driver<'_> {
-    /// The submission queue entry of a command.
-    pub(super) fn submission(&self, cid: u16, command: &Command) -> SubmissionEntry {
+/// The commands' entries and lists.
+pub(super) struct Lists<'m> {
+    pub(super) memory: &'m Bytes<{ COMMANDS * LIST_BYTES }>,
+    /// How much of the first pending command's list has been written to the controller's memory.
+    pub(super) piece: &'m Cell<u16>,
+    pub(super) registers: Registers<'m>,
+    pub(super) namespace: Namespace<'m>,
+    pub(super) journal: Journal<'m>,
+    pub(super) config: DriverConfig,
+}
+
+impl Lists<'_> {
+    /// The submission queue entry of a command with these pages.
+    pub(super) fn submission(&self, cid: u16, command: &Command, pages: &[Cell<u16>]) -> SubmissionEntry {
         let (lba, blocks) = (command.lba, command.blocks);
-        let nsid = self.cells.nsid.get();
+        let nsid = self.namespace.nsid();
         let entry = match command.kind() {
             BlockKind::Flush => return SubmissionEntry::flush(cid, nsid),
             BlockKind::Trim => {
@@ -40,14 +51,16 @@ impl Driver<'_> {
                 SubmissionEntry::nvm_range(NvmOpcode::READ, cid, nsid, lba, blocks),
                 cid,
                 command,
+                pages,
             ),
             BlockKind::Write => self.with_data(
                 SubmissionEntry::nvm_range(NvmOpcode::WRITE, cid, nsid, lba, blocks),
                 cid,
                 command,
+                pages,
             ),
         };
-        if command.fua != 0 || self.has_flag(flag::SHARED) && command.is_write() {
+        if command.fua != 0 || self.namespace.has(flag::SHARED) && command.is_write() {
             entry.with_fua()
         } else {
             entry
@@ -56,7 +69,7 @@ impl Driver<'_> {
 
     /// Writes a command's list to the queue memory, or returns its next piece for the controller's; `None` when all of
     /// it is in place.
-    pub(super) fn place_list(&mut self, cid: u16, command: &Command) -> Option<Access> {
+    pub(super) fn place(&self, cid: u16, command: &Command, pages: &[Cell<u16>]) -> Option<Access> {
         let total = list_len(command);
         let place = usize::from(cid) * LIST_BYTES;
         let mut bytes = [0; LIST_BYTES];
@@ -64,43 +77,52 @@ impl Driver<'_> {
             return None;
         }
         if !self.list_in_cmb(command) {
-            self.fill_list(cid, command, &mut bytes[..total]);
-            self.cells.lists.write(self.journal, place, &bytes[..total]);
+            self.fill(command, pages, &mut bytes[..total]);
+            self.memory.write(self.journal, place, &bytes[..total]);
             return None;
         }
-        let start = usize::from(self.cells.piece.get()) * PIECE;
+        let start = usize::from(self.piece.get()) * PIECE;
         if start >= total {
             return None;
         }
-        self.fill_list(cid, command, &mut bytes[..total]);
-        self.cells.piece.update(self.journal, |piece| piece + 1);
-        let (bar, base) = self.cmb_place();
-        let payload = Payload::inline(&bytes[start..total.min(start + PIECE)]);
-        Some(Access::Write { bar, offset: base + CMB_LISTS + (place + start) as u64, payload })
+        self.fill(command, pages, &mut bytes[..total]);
+        self.piece.update(self.journal, |piece| piece + 1);
+        let offset = CMB_LISTS + (place + start) as u64;
+        Some(self.registers.cmb_write(offset, &bytes[start..total.min(start + PIECE)]))
     }
 
-    fn with_data(&self, entry: SubmissionEntry, cid: u16, command: &Command) -> SubmissionEntry {
+    /// The next command is another one.
+    pub(super) fn rewind(&self) {
+        self.piece.set(self.journal, 0);
+    }
+
+    fn with_data(
+        &self,
+        entry: SubmissionEntry,
+        cid: u16,
+        command: &Command,
+        pages: &[Cell<u16>],
+    ) -> SubmissionEntry {
         let second = match command.pages {
             0 | 1 => 0,
-            2 => self.page_address(cid, 1),
+            2 => self.page_address(&pages[1]),
             _ => self.list_address(cid, command),
         };
-        entry.with_prps(self.page_address(cid, 0) + u64::from(command.offset), second)
+        entry.with_prps(self.page_address(&pages[0]) + u64::from(command.offset), second)
     }
 
     /// The list of all pages but the first, or the range to deallocate.
-    fn fill_list(&self, cid: u16, command: &Command, out: &mut [u8]) {
+    fn fill(&self, command: &Command, pages: &[Cell<u16>], out: &mut [u8]) {
         if command.kind() == BlockKind::Trim {
             return out.copy_from_slice(DatasetManagementRange::new(command.lba, command.blocks).as_bytes());
         }
-        for (index, entry) in out.chunks_exact_mut(ENTRY_SIZE).enumerate() {
-            entry.copy_from_slice(&self.page_address(cid, index + 1).to_le_bytes());
+        for (page, entry) in pages[1..].iter().zip(out.chunks_exact_mut(ENTRY_SIZE)) {
+            entry.copy_from_slice(&self.page_address(page).to_le_bytes());
         }
     }
 
-    fn page_address(&self, cid: u16, index: usize) -> u64 {
-        let page = self.command(cid).pages[index].get();
-        self.config.data_memory + u64::from(page) * PAGE_SIZE as u64
+    fn page_address(&self, page: &Cell<u16>) -> u64 {
+        self.config.data_memory + u64::from(page.get()) * PAGE_SIZE as u64
     }
 
     fn list_address(&self, cid: u16, command: &Command) -> u64 {
@@ -114,7 +136,7 @@ impl Driver<'_> {
 
     /// The range of a deallocation is data to the controller, not a list.
     fn list_in_cmb(&self, command: &Command) -> bool {
-        let size = CmbSz(self.cells.cmb_size.get());
+        let size = self.registers.cmb();
         let taken = if command.kind() == BlockKind::Trim { size.wds() } else { size.lists() };
         taken && size.bytes().is_some_and(|bytes| bytes >= CMB_WITH_LISTS)
     }

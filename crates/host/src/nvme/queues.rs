@@ -1,63 +1,54 @@
-//! The queues: the driver's memory as the function sees it, what arrives in it, and doorbells.
+//! The queues: the admin pair and the one for I/O, and their doorbells.
 
-use base::ledger::{Bytes, Cell};
-use base::{Instant, Payload};
-use spec::nvme::CompletionEntry;
-use spec::nvme::registers::Cap;
+use base::ledger::{Bytes, Cell, Journal, Layout};
+use spec::nvme::{CompletionEntry, SubmissionEntry};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::cells::{ACCESSES_RESERVED, ADMIN_ENTRIES, COMPLETION_BYTES, IO_ENTRIES, region};
-use super::init::{Event, IO_QUEUE, REGISTERS};
-use super::{Driver, State};
+use super::cells::{ADMIN_ENTRIES, AdminEntries, COMPLETION_BYTES, IO_ENTRIES, IoEntries, SUBMISSION_BYTES};
+use super::registers::Registers;
 use crate::Access;
 
+/// The I/O queue pair.
+pub(super) const IO_QUEUE: u16 = 1;
 /// Completions taken before the controller is told; far from the queue's size, so that it never waits.
 const HEAD_BATCH: u16 = 64;
 
-impl Driver<'_> {
-    /// The function writes to the queue memory: completions, and the data of the initialisation. Elsewhere it is
-    /// ignored.
-    pub fn memory_write(&mut self, now: Instant, offset: u64, bytes: &[u8]) {
-        let cells = self.cells;
-        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        match offset & !0xfff {
-            region::IO_CQ => {
-                self.store(&cells.io_cq, offset - region::IO_CQ, bytes);
-                self.take_completions(now);
-            }
-            region::ADMIN_CQ => {
-                self.store(&cells.admin_cq, offset - region::ADMIN_CQ, bytes);
-                self.take_admin(now);
-            }
-            region::IDENTIFY if self.state().has_admin_queue() => {
-                // The start lies in the region's 4096 bytes.
-                let start = offset - region::IDENTIFY;
-                let len = bytes.len().min(4096 - start);
-                cells.identify.write(self.journal, start, &bytes[..len]);
-            }
-            _ => cells.counters.ignored.add(1),
-        }
-    }
+/// Where both pairs are.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub(super) struct QueueCells {
+    /// Admin submission tail, admin completion head, and the phase of the entry there.
+    admin_tail: Cell<u16>,
+    admin_head: Cell<u16>,
+    admin_phase: Cell<u16>,
+    /// The admin completion head that the controller was told.
+    admin_rung: Cell<u16>,
+    /// Entries of both I/O queues.
+    entries: Cell<u16>,
+    tail: Cell<u16>,
+    /// The tail that the controller was told.
+    rung: Cell<u16>,
+    head: Cell<u16>,
+    phase: Cell<u16>,
+    /// Completions taken since the controller was told the head.
+    owed: Cell<u16>,
+}
 
-    /// The function reads the queue memory: fills `out`; what holds nothing reads as zeroes.
-    pub fn memory_read(&self, offset: u64, out: &mut [u8]) {
-        out.fill(0);
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        read_area(&self.cells.admin_sq, region::ADMIN_SQ, start, out);
-        read_area(&self.cells.io_sq, region::IO_SQ, start, out);
-        read_area(&self.cells.lists, region::LISTS, start, out);
-    }
+/// The queues.
+#[derive(Clone, Copy)]
+pub(super) struct Queues<'m> {
+    pub(super) cells: &'m QueueCells,
+    pub(super) admin: &'m AdminEntries,
+    pub(super) io: &'m IoEntries,
+    pub(super) registers: Registers<'m>,
+    pub(super) journal: Journal<'m>,
+}
 
-    /// The function signals a vector. Completions were noticed when they were written; this only looks again.
-    pub fn interrupt(&mut self, now: Instant, _vector: u32) {
-        self.take_admin(now);
-        self.take_completions(now);
-    }
-
-    /// Both queues as a new controller finds them.
-    pub(super) fn reset_queues(&mut self) {
+impl Queues<'_> {
+    /// All of them as a new controller finds them, which takes so many entries.
+    pub(super) fn reset(&self, supported: u32) {
         let (cells, journal) = (self.cells, self.journal);
-        for entry in cells.admin_cq.iter().chain(&cells.io_cq) {
+        for entry in self.admin.cq.iter().chain(&self.io.cq) {
             entry.set(journal, [0; 2]);
         }
         for (cell, value) in [
@@ -65,133 +56,128 @@ impl Driver<'_> {
             (&cells.admin_head, 0),
             (&cells.admin_rung, 0),
             (&cells.admin_phase, 1),
-            (&cells.sq_tail, 0),
-            (&cells.sq_rung, 0),
-            (&cells.cq_head, 0),
-            (&cells.cq_phase, 1),
-            (&cells.cq_owed, 0),
+            (&cells.tail, 0),
+            (&cells.rung, 0),
+            (&cells.head, 0),
+            (&cells.phase, 1),
+            (&cells.owed, 0),
         ] {
             cell.set(journal, value);
         }
-        let supported = u32::from(Cap(cells.cap.get()).mqes()) + 1;
-        cells.io_entries.set(journal, supported.min(IO_ENTRIES.into()) as u16);
+        cells.entries.set(journal, supported.min(IO_ENTRIES.into()) as u16);
     }
 
-    /// The admin completion queue's head doorbell, if it is owed.
-    pub(super) fn poll_admin_head(&mut self) -> Option<Access> {
-        let head = self.cells.admin_head.get();
-        if head == self.cells.admin_rung.get() || !self.state().has_admin_queue() {
-            return None;
-        }
-        self.cells.admin_rung.set(self.journal, head);
-        Some(self.ring(0, true, head))
+    /// Entries of both I/O queues.
+    pub(super) fn entries(&self) -> u16 {
+        self.cells.entries.get()
     }
 
-    /// The next write that submits something or acknowledges completions: entries first, then one doorbell for all.
-    pub(super) fn poll_queues(&mut self, now: Instant) -> Option<Access> {
-        let (cells, journal) = (self.cells, self.journal);
-        self.make_own(now);
-        while let Some(cid) = self.next_pending() {
-            if cells.issued.get() >= cells.io_entries.get() - 1 {
-                break;
-            }
-            if let Some(access) = self.issue(now, cid) {
-                return Some(access);
-            }
+    /// The controller writes into the admin completion queue.
+    pub(super) fn store_admin(&self, offset: usize, bytes: &[u8]) {
+        store(&self.admin.cq, self.journal, offset, bytes);
+    }
+
+    /// The controller writes into the I/O completion queue.
+    pub(super) fn store_io(&self, offset: usize, bytes: &[u8]) {
+        store(&self.io.cq, self.journal, offset, bytes);
+    }
+
+    /// Puts a command into the admin queue, and tells the controller.
+    pub(super) fn submit_admin(&self, cid: u16, mut entry: SubmissionEntry) {
+        entry.cid = cid.into();
+        let slot = self.cells.admin_tail.get();
+        self.admin.sq.write(self.journal, usize::from(slot) * SUBMISSION_BYTES, entry.as_bytes());
+        let tail = (slot + 1) % ADMIN_ENTRIES;
+        self.cells.admin_tail.set(self.journal, tail);
+        self.registers.post_u32(self.registers.doorbell(0, false), tail.into());
+    }
+
+    /// Puts a command into the I/O queue, where there is room; the write that does so, if it lies in the controller.
+    pub(super) fn submit(&self, entry: &SubmissionEntry) -> Option<Access> {
+        let slot = self.cells.tail.get();
+        self.cells.tail.set(self.journal, (slot + 1) % self.entries());
+        let at = usize::from(slot) * SUBMISSION_BYTES;
+        if self.registers.has_cmb() {
+            return Some(self.registers.cmb_write(at as u64, entry.as_bytes()));
         }
-        let tail = cells.sq_tail.get();
-        if cells.sq_rung.get() != tail {
-            cells.sq_rung.set(journal, tail);
-            return Some(self.ring(IO_QUEUE, false, tail));
-        }
-        if cells.cq_owed.get() >= HEAD_BATCH.min(cells.io_entries.get() / 2) {
-            cells.cq_owed.set(journal, 0);
-            return Some(self.ring(IO_QUEUE, true, cells.cq_head.get()));
-        }
-        // What could not be issued may have ended without the controller.
-        if cells.shutdown_limit.get() != 0 && cells.pending.is_empty() && self.slots.used() == 0 {
-            self.transition(now, Event::Idle);
-            return self.poll_access(now);
-        }
+        self.io.sq.write(self.journal, at, entry.as_bytes());
         None
     }
 
-    fn ring(&self, queue: u16, is_cq: bool, value: u16) -> Access {
-        let payload = Payload::inline(&u32::from(value).to_le_bytes());
-        Access::Write { bar: REGISTERS, offset: self.doorbell(queue, is_cq), payload }
+    /// The next admin completion.
+    pub(super) fn take_admin(&self) -> Option<CompletionEntry> {
+        let (cells, head) = (self.cells, self.cells.admin_head.get());
+        let entry = completion(&self.admin.cq[usize::from(head % ADMIN_ENTRIES)]);
+        if u16::from(entry.phase()) != cells.admin_phase.get() {
+            return None;
+        }
+        self.advance(&cells.admin_head, &cells.admin_phase, (head + 1) % ADMIN_ENTRIES);
+        Some(entry)
     }
 
-    /// Takes what has come in the admin completion queue, as long as there is room for what may follow from it.
-    pub(super) fn take_admin(&mut self, now: Instant) {
-        let (cells, journal) = (self.cells, self.journal);
-        for _ in 0..ADMIN_ENTRIES {
-            if !self.state().has_admin_queue() || cells.out.room() < ACCESSES_RESERVED {
-                return;
-            }
-            let head = cells.admin_head.get();
-            let entry = completion(&cells.admin_cq[usize::from(head % ADMIN_ENTRIES)]);
-            if u16::from(entry.phase()) != cells.admin_phase.get() {
-                return;
-            }
-            let next = (head + 1) % ADMIN_ENTRIES;
-            cells.admin_head.set(journal, next);
-            if next == 0 {
-                cells.admin_phase.update(journal, |phase| phase ^ 1);
-            }
-            if self.take_event(now, &entry) {
-                continue;
-            }
-            if entry.cid.get() == cells.admin_cid.get() && self.state().waits_for_admin() {
-                cells.timer.set(journal, 0);
-                self.transition(now, Event::Admin(entry));
-            } else {
-                cells.counters.ignored.add(1);
-            }
+    /// The next completion of I/O.
+    pub(super) fn take(&self) -> Option<CompletionEntry> {
+        let (cells, head) = (self.cells, self.cells.head.get());
+        let entry = completion(&self.io.cq[usize::from(head % IO_ENTRIES)]);
+        if u16::from(entry.phase()) != cells.phase.get() {
+            return None;
+        }
+        self.advance(&cells.head, &cells.phase, if head + 1 >= self.entries() { 0 } else { head + 1 });
+        cells.owed.update(self.journal, |owed| owed.saturating_add(1));
+        Some(entry)
+    }
+
+    fn advance(&self, head: &Cell<u16>, phase: &Cell<u16>, next: u16) {
+        head.set(self.journal, next);
+        if next == 0 {
+            phase.update(self.journal, |phase| phase ^ 1);
         }
     }
 
-    fn take_completions(&mut self, now: Instant) {
+    /// The admin completion queue's head doorbell, if it is owed.
+    pub(super) fn poll_admin_head(&self) -> Option<Access> {
+        let head = self.cells.admin_head.get();
+        if head == self.cells.admin_rung.get() {
+            return None;
+        }
+        self.cells.admin_rung.set(self.journal, head);
+        Some(self.registers.ring(0, true, head))
+    }
+
+    /// The next doorbell of the I/O queues that is owed: one for all entries, and one for many completions.
+    pub(super) fn poll_doorbell(&self) -> Option<Access> {
         let (cells, journal) = (self.cells, self.journal);
-        if self.state() != State::Ready {
+        let tail = cells.tail.get();
+        if cells.rung.get() != tail {
+            cells.rung.set(journal, tail);
+            return Some(self.registers.ring(IO_QUEUE, false, tail));
+        }
+        if cells.owed.get() >= HEAD_BATCH.min(self.entries() / 2) {
+            cells.owed.set(journal, 0);
+            return Some(self.registers.ring(IO_QUEUE, true, cells.head.get()));
+        }
+        None
+    }
+}
+
+/// Stores what lies inside of a queue.
+fn store(queue: &[Cell<[u64; 2]>], journal: Journal<'_>, offset: usize, bytes: &[u8]) {
+    let (mut at, mut rest) = (offset, bytes);
+    while let Some(cell) = queue.get(at / COMPLETION_BYTES) {
+        let start = at % COMPLETION_BYTES;
+        let len = rest.len().min(COMPLETION_BYTES - start);
+        if len == 0 {
             return;
         }
-        let entries = cells.io_entries.get();
-        for _ in 0..entries {
-            let head = cells.cq_head.get();
-            let entry = completion(&cells.io_cq[usize::from(head % IO_ENTRIES)]);
-            if u16::from(entry.phase()) != cells.cq_phase.get() {
-                break;
-            }
-            let next = if head + 1 >= entries { 0 } else { head + 1 };
-            cells.cq_head.set(journal, next);
-            if next == 0 {
-                cells.cq_phase.update(journal, |phase| phase ^ 1);
-            }
-            cells.cq_owed.update(journal, |owed| owed.saturating_add(1));
-            self.complete(now, entry.cid.get(), entry.status());
-        }
-        self.transition(now, Event::Idle);
-    }
-
-    /// Stores what lies inside of a queue.
-    fn store(&self, queue: &[Cell<[u64; 2]>], offset: usize, bytes: &[u8]) {
-        let (mut at, mut rest) = (offset, bytes);
-        while let Some(cell) = queue.get(at / COMPLETION_BYTES) {
-            let start = at % COMPLETION_BYTES;
-            let len = rest.len().min(COMPLETION_BYTES - start);
-            if len == 0 {
-                return;
-            }
-            let mut entry = cell.get();
-            entry.as_mut_bytes()[start..start + len].copy_from_slice(&rest[..len]);
-            cell.set(self.journal, entry);
-            (at, rest) = (at + len, &rest[len..]);
-        }
+        let mut entry = cell.get();
+        entry.as_mut_bytes()[start..start + len].copy_from_slice(&rest[..len]);
+        cell.set(journal, entry);
+        (at, rest) = (at + len, &rest[len..]);
     }
 }
 
 /// Copies what of `area`, which lies at `at`, overlaps `out`, which begins at `start`.
-fn read_area<const N: usize>(area: &Bytes<N>, at: usize, start: usize, out: &mut [u8]) {
+pub(super) fn read_area<const N: usize>(area: &Bytes<N>, at: usize, start: usize, out: &mut [u8]) {
     let (from, to) = (start.max(at), start.saturating_add(out.len()).min(at + N));
     if from < to {
         area.read(from - at, &mut out[from - start..to - start]);

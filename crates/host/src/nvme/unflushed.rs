@@ -21,9 +21,10 @@ use base::ledger::{Cell, Code, Journal, Layout, PAGE_SIZE, PageIndex, Pages};
 use base::{Instant, Rule};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::Driver;
-use super::cells::{Command, OWN_PENDING, Owner, Stage, flag};
+use super::cells::{Command, OWN_PENDING, Owner, Stage};
+use super::commands::Commands;
 use super::covered::Covered;
+use super::namespace::flag;
 use crate::{BlockError, BlockKind};
 
 /// Most writes that are kept.
@@ -253,13 +254,13 @@ impl<'m> Unflushed<'m> {
     }
 }
 
-impl Driver<'_> {
+impl Commands<'_> {
     /// Whether `command` is kept when it has ended with success.
     pub(super) fn is_kept(&self, command: &Command) -> bool {
         command.is_write()
             && !command.is_own()
-            && self.has_flag(flag::VOLATILE_CACHE)
-            && !self.has_flag(flag::SHARED)
+            && self.namespace.has(flag::VOLATILE_CACHE)
+            && !self.namespace.has(flag::SHARED)
             && self.journal.rule(Rule::KeepUnflushed)
     }
 
@@ -278,7 +279,7 @@ impl Driver<'_> {
     pub(super) fn keep(&mut self, cid: u16, command: &Command) {
         if self.is_kept(command) {
             self.unflushed.append(command, &self.command(cid).pages[..usize::from(command.pages)]);
-            self.cells.counters.kept.add(1);
+            self.counters.kept.add(1);
         }
     }
 
@@ -296,7 +297,7 @@ impl Driver<'_> {
     }
 
     /// Asks for a flush of the driver's own, so that the pages of what is kept come free, if there are any.
-    pub fn flush_kept(&mut self) {
+    pub(super) fn flush_kept(&self) {
         let is_under_way = self.cells.own_flush.get() != 0 || self.running.has_flush();
         if self.unflushed.len().1 > 0 && !is_under_way {
             self.unflushed.cells.due.set(self.journal, 1);
@@ -306,7 +307,7 @@ impl Driver<'_> {
     /// Makes the driver's own next commands, if there is need for any: kept writes that are to be written again, or a
     /// flush after those or when there is little room for more.
     pub(super) fn make_own(&mut self, now: Instant) {
-        let (unflushed, block_size) = (self.unflushed, u64::from(self.cells.block_size.get()));
+        let (unflushed, block_size) = (self.unflushed, u64::from(self.namespace.block_size()));
         while (unflushed.cells.out.get() as usize) < REWRITES && self.slots.can_alloc() {
             let Some((command, pages)) = unflushed.next(&mut self.newer, block_size) else { break };
             let cid = self.submit_own(now, command).expect("one can be had, as was asked before");
@@ -316,7 +317,7 @@ impl Driver<'_> {
         if writes == 0 || unflushed.is_rewriting() || self.cells.own_flush.get() != 0 {
             return;
         }
-        if !self.has_flag(flag::VOLATILE_CACHE) {
+        if !self.namespace.has(flag::VOLATILE_CACHE) {
             // The controller has come back without one: what it has written is durable.
             unflushed.release(unflushed.appended());
             return;
@@ -349,7 +350,7 @@ impl Driver<'_> {
         let (cells, unflushed) = (self.cells, self.unflushed);
         if command.owner == Owner::Rewrite {
             unflushed.cells.out.update(self.journal, |out| out - 1);
-            cells.counters.rewritten.add(is_ok.into());
+            self.counters.rewritten.add(is_ok.into());
             if !is_ok {
                 self.lose(1);
             }
@@ -393,6 +394,6 @@ impl Driver<'_> {
 
     fn lose(&self, writes: u64) {
         self.unflushed.lose(writes);
-        self.cells.counters.lost.add(writes);
+        self.counters.lost.add(writes);
     }
 }

@@ -30,8 +30,9 @@ fn two_writes(world: &mut World<'_>) {
 fn end_given_up(world: &mut World<'_>, status: Status) {
     let ledger = world.calm();
     let mut driver = driver(&ledger);
-    let given_up = driver.slots.iter().find(|cid| driver.command(*cid).head.get().is_given_up());
-    driver.complete(world.now, given_up.expect("one was given up"), status);
+    let given_up =
+        driver.commands.slots.iter().find(|cid| driver.commands.command(*cid).head.get().is_given_up());
+    driver.commands.complete(world.now, given_up.expect("one was given up"), status);
     ledger.journal.commit();
     world.model.hang = false;
     world.inputs.push_back(Input::Tick);
@@ -184,7 +185,7 @@ fn a_flush_waits_for_whatever_was_given_up() {
         world.settle();
         let ledger = world.calm();
         assert_eq!(
-            driver(&ledger).cells.issued.get(),
+            driver(&ledger).cells.table.issued.get(),
             1,
             "the flush would not find the write, which comes behind it"
         );

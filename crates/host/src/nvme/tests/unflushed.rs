@@ -80,8 +80,8 @@ fn a_flush_releases_what_had_ended_when_it_was_issued() {
         assert_eq!(world.driver().kept(), (2, 2));
         let ledger = world.calm();
         let mut driver = driver(&ledger);
-        let flush = driver.slots.iter().next().expect("the flush is at the controller");
-        driver.complete(world.now, flush, Status::SUCCESS);
+        let flush = driver.commands.slots.iter().next().expect("the flush is at the controller");
+        driver.commands.complete(world.now, flush, Status::SUCCESS);
         ledger.journal.commit();
         assert_eq!(world.driver().kept(), (1, 1));
         world.inputs.push_back(Input::Tick);
