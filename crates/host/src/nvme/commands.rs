@@ -214,8 +214,8 @@ impl<'m> Commands<'m> {
             self.finish(cid, code(result));
             return None;
         }
-        let cells_of = self.command(cid);
-        if let Some(write) = self.lists.place(cid, &command, &cells_of.pages) {
+        let cells = self.command(cid);
+        if let Some(write) = self.lists.place(cid, &command, &cells.pages) {
             return Some(write);
         }
         self.leave_pending(&command);
@@ -225,10 +225,10 @@ impl<'m> Commands<'m> {
         if command.kind() == BlockKind::Flush {
             command.lba = self.unflushed.appended();
         }
-        cells_of.head.set(self.journal, command);
-        self.running.begin(&command, cells_of, self.is_kept(&command));
+        cells.head.set(self.journal, command);
+        self.running.begin(&command, cells, self.is_kept(&command));
         self.cells.issued.update(self.journal, |issued| issued + 1);
-        self.queues.submit(&self.lists.submission(cid, &command, &cells_of.pages))
+        self.queues.submit(&self.lists.submission(cid, &command, &cells.pages))
     }
 
     /// The result of a command that the controller cannot be asked.

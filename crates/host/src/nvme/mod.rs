@@ -30,9 +30,8 @@ mod tests;
 mod unflushed;
 mod unusable;
 
-use core::time::Duration;
-
 use core::ops::RangeInclusive;
+use core::time::Duration;
 
 use base::ledger::{Journal, PageIndex, Pages, Slots};
 use base::{Instant, times};
@@ -79,7 +78,7 @@ pub struct DriverConfig {
     pub bar_bytes: u64,
 }
 
-/// The driver of one NVMe function.
+/// The driver of one NVMe function: its parts, and what they have to do with each other.
 ///
 /// The drain contract: after any verb call [`poll_access`](Self::poll_access) and
 /// [`poll_completion`](Self::poll_completion) until they return `None`, commit, then act on what was polled.
@@ -136,9 +135,8 @@ impl<'m> Driver<'m> {
         commands.recount();
         let (stage, address) = (&cells.event_stage, config.identify_address());
         let events = Events { stage, queues, namespace, counters, journal, address };
-        let init_cells = &cells.init;
         let init =
-            Initialiser { cells: init_cells, registers, queues, namespace, journal, config, unusable: None };
+            Initialiser { cells: &cells.init, registers, queues, namespace, journal, config, unusable: None };
         Self { cells, pages, init, commands, events, queues, namespace, registers }
     }
 

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::cells::{COMMANDS, OUTPUTS, RING_BYTES, TRANSFER_BYTES};
 use super::output::Output;
 use super::presence::Presence;
-use super::{Request, SessionCounters};
+use super::{Request, SessionCells, SessionCounters};
 use crate::AccessId;
 
 /// Where data begin in a command's place in the ring: behind the header and the fixed part of a reply.
@@ -188,14 +188,14 @@ pub(super) struct Commands<'m> {
 
 impl<'m> Commands<'m> {
     pub(super) fn new(
-        cells: &'m QueueCells,
+        cells: &'m SessionCells,
         output: Output<'m>,
         presence: Presence<'m>,
-        counters: &'m SessionCounters,
         journal: Journal<'m>,
         timeout: Duration,
     ) -> Self {
-        Self { cells, output, presence, counters, journal, timeout }
+        let counters = &cells.counters;
+        Self { cells: &cells.commands, output, presence, counters, journal, timeout }
     }
 
     /// Those that are not answered.
@@ -429,35 +429,26 @@ impl<'m> Commands<'m> {
         if !self.presence.fall_silent() {
             return;
         }
-        for number in self.numbers() {
-            let command = self.get(number);
-            let waits = matches!(command.kind.get(), Kind::Read | Kind::Write | Kind::Reset);
-            if waits && !command.is(flag::DONE) && !command.is(flag::NO_REPLY) {
-                self.fail(number, &command, Errno::ETIMEDOUT);
-            }
-        }
-        self.settle();
+        self.fail_those(Errno::ETIMEDOUT, |command| !command.is(flag::NO_REPLY));
     }
 
     /// Fails everything that waits for the function.
     pub(super) fn fail_requests(&self, error: Errno) {
-        for number in self.numbers() {
-            let command = self.get(number);
-            if !command.is(flag::DONE) && matches!(command.kind.get(), Kind::Read | Kind::Write | Kind::Reset)
-            {
-                self.fail(number, &command, error);
-            }
-        }
-        self.settle();
+        self.fail_those(error, |_| true);
     }
 
     /// Fails every access that was given to the function and has not been answered. Resets go on, and so does what
     /// nobody has seen.
     pub(super) fn fail_outstanding(&self, error: Errno) {
+        self.fail_those(error, |command| command.outstanding > 0 && !command.is(flag::RESETS));
+    }
+
+    /// Fails what waits for the function and is meant.
+    fn fail_those(&self, error: Errno, is_meant: impl Fn(&Command) -> bool) {
         for number in self.numbers() {
             let command = self.get(number);
-            let given = matches!(command.kind.get(), Kind::Read | Kind::Write) && command.outstanding > 0;
-            if given && !command.is(flag::DONE) && !command.is(flag::RESETS) {
+            let waits = matches!(command.kind.get(), Kind::Read | Kind::Write | Kind::Reset);
+            if waits && !command.is(flag::DONE) && is_meant(&command) {
                 self.fail(number, &command, error);
             }
         }

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::bits::NumberSet;
 use super::cells::{MAP_PLACES, MAPS};
 use super::descriptors::Descriptors;
-use super::{DMA_END, DescriptorId, SessionCounters};
+use super::{DMA_END, DescriptorId, SessionCells, SessionCounters};
 
 const WORDS: usize = MAP_PLACES / 64;
 
@@ -158,13 +158,9 @@ pub struct Maps<'m> {
 }
 
 impl<'m> Maps<'m> {
-    pub(super) fn new(
-        cells: &'m MapCells,
-        descriptors: Descriptors<'m>,
-        counters: &'m SessionCounters,
-        journal: Journal<'m>,
-    ) -> Self {
-        Self { cells, slots: Slots::new(&cells.slots, journal), descriptors, counters, journal }
+    pub(super) fn new(cells: &'m SessionCells, descriptors: Descriptors<'m>, journal: Journal<'m>) -> Self {
+        let slots = Slots::new(&cells.maps.slots, journal);
+        Self { cells: &cells.maps, slots, descriptors, counters: &cells.counters, journal }
     }
 
     /// The memory at `address`, as far as it is in one map and at most `len` bytes, which are not 0. Counts what it

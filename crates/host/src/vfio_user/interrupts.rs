@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::bits::NumberSet;
 use super::cells::VECTORS;
 use super::descriptors::Descriptors;
-use super::{DescriptorId, SessionCounters, SlotConfig};
+use super::{DescriptorId, SessionCells, SessionCounters, SlotConfig};
 
 /// Kinds of interrupts that there may be: neither of the two of VFIO itself, errors and requests. QEMU warns of a
 /// device that names them and has none ("Could not enable error recovery"), and stops its machine when one comes.
@@ -82,13 +82,14 @@ pub struct Interrupts<'m> {
 
 impl<'m> Interrupts<'m> {
     pub(super) fn new(
-        cells: &'m InterruptCells,
+        cells: &'m SessionCells,
         descriptors: Descriptors<'m>,
-        counters: &'m SessionCounters,
         journal: Journal<'m>,
         config: &SlotConfig,
     ) -> Self {
-        Self { cells, descriptors, counters, journal, vectors: config.vectors(), has_pin: config.intx }
+        let (vectors, has_pin) = (config.vectors(), config.intx);
+        let counters = &cells.counters;
+        Self { cells: &cells.interrupts, descriptors, counters, journal, vectors, has_pin }
     }
 
     /// The function has interrupted with `vector`. Returns what is to be signalled after the commit.

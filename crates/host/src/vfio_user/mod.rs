@@ -43,9 +43,8 @@ mod slot_config;
 mod tests;
 mod transfers;
 
-use base::Instant;
-use base::coded;
 use base::ledger::{Journal, Span};
+use base::{Instant, coded};
 use spec::vfio_user::{Errno, HEADER_BYTES, MessageFlags, MessageHeader};
 
 use crate::{Access, AccessError, AccessId};
@@ -190,22 +189,21 @@ impl<'m> Session<'m> {
     /// The session over `cells`; over those of a dead card it goes on as soon as it is told the positions again.
     /// `config` is the same for every card on one ledger, and has been checked.
     pub fn new(cells: &'m SessionCells, journal: Journal<'m>, config: &SlotConfig) -> Self {
-        let counters = &cells.counters;
         let output = Output::new(&cells.output, journal);
-        let presence = Presence::new(&cells.presence, counters, journal);
+        let presence = Presence::new(cells, journal);
         let descriptors = Descriptors::new(&cells.descriptors, journal);
         Self {
             presence,
-            maps: Maps::new(&cells.maps, descriptors, counters, journal),
-            interrupts: Interrupts::new(&cells.interrupts, descriptors, counters, journal, config),
-            transfers: Transfers::new(&cells.transfers, output, counters, journal, config),
+            maps: Maps::new(cells, descriptors, journal),
+            interrupts: Interrupts::new(cells, descriptors, journal, config),
+            transfers: Transfers::new(cells, output, journal, config),
             descriptors,
             cells,
             journal,
             input: Input::new(&cells.input, journal),
             output,
-            commands: Commands::new(&cells.commands, output, presence, counters, journal, config.timeout),
-            regions: Regions::new(&cells.config_space, counters, journal, config),
+            commands: Commands::new(cells, output, presence, journal, config.timeout),
+            regions: Regions::new(cells, journal, config),
             now: Instant::ZERO,
             stalled: None,
             deferred: false,

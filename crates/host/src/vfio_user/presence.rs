@@ -5,7 +5,7 @@ use base::{Instant, coded};
 use spec::vfio_user::{Errno, RegionIndex};
 use zerocopy::FromBytes;
 
-use super::SessionCounters;
+use super::{SessionCells, SessionCounters};
 
 /// What is known of the function. All zeroes: it is there.
 #[derive(FromBytes, Layout)]
@@ -47,8 +47,8 @@ pub struct Presence<'m> {
 }
 
 impl<'m> Presence<'m> {
-    pub(super) fn new(cells: &'m PresenceCells, counters: &'m SessionCounters, journal: Journal<'m>) -> Self {
-        Self { cells, counters, journal }
+    pub(super) fn new(cells: &'m SessionCells, journal: Journal<'m>) -> Self {
+        Self { cells: &cells.presence, counters: &cells.counters, journal }
     }
 
     /// Whether a command had no answer in time, and nothing was heard since: each one fails at once.

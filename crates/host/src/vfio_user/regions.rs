@@ -10,8 +10,8 @@ use zerocopy::FromBytes;
 
 use super::cells::TRANSFER_BYTES;
 use super::commands::Command;
-use super::config_space::{ConfigCells, ConfigSpace};
-use super::{Interrupts, Request, SessionCounters, SlotConfig};
+use super::config_space::ConfigSpace;
+use super::{Interrupts, Request, SessionCells, SessionCounters, SlotConfig};
 use crate::{Access, AccessId};
 
 /// No part of an access to a BAR crosses a multiple of this.
@@ -101,14 +101,10 @@ pub(super) struct Regions<'m> {
 }
 
 impl<'m> Regions<'m> {
-    pub(super) fn new(
-        cells: &'m ConfigCells,
-        counters: &'m SessionCounters,
-        journal: Journal<'m>,
-        config: &SlotConfig,
-    ) -> Self {
+    pub(super) fn new(cells: &'m SessionCells, journal: Journal<'m>, config: &SlotConfig) -> Self {
+        let config_space = ConfigSpace::new(&cells.config_space, journal, config);
         let msix = config.msix.map(|(_, location)| location);
-        Self { bars: config.bars, msix, counters, config_space: ConfigSpace::new(cells, journal, config) }
+        Self { bars: config.bars, msix, counters: &cells.counters, config_space }
     }
 
     /// DEVICE_GET_REGION_INFO.

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::cells::{TRANSFER_BYTES, TRANSFERS};
 use super::output::Output;
-use super::{SessionCounters, SlotConfig};
+use super::{SessionCells, SessionCounters, SlotConfig};
 
 /// Places of transfers: twice what is used, which is [`TRANSFERS`] under way and as many late writes, since one that a
 /// step frees is used again only after the commit.
@@ -132,15 +132,22 @@ pub struct Transfers<'m> {
 
 impl<'m> Transfers<'m> {
     pub(super) fn new(
-        cells: &'m TransferCells,
+        cells: &'m SessionCells,
         output: Output<'m>,
-        counters: &'m SessionCounters,
         journal: Journal<'m>,
         config: &SlotConfig,
     ) -> Self {
-        let (slots, timeout, is_old) =
-            (Slots::new(&cells.slots, journal), config.timeout, config.old_transfers);
-        Self { cells, slots, output, counters, journal, timeout, is_old }
+        let slots = Slots::new(&cells.transfers.slots, journal);
+        let (cells, counters) = (&cells.transfers, &cells.counters);
+        Self {
+            cells,
+            slots,
+            output,
+            counters,
+            journal,
+            timeout: config.timeout,
+            is_old: config.old_transfers,
+        }
     }
 
     /// Most bytes of one transfer; 0 while no client is ready.
