@@ -70,21 +70,3 @@ pub(crate) fn run_step<'m, R: FromBytes + 'm>(
         Err(payload) => resume_unwind(payload),
     }
 }
-
-/// xorshift64*.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 |= u64::from(self.0 == 0);
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 16) % end
-    }
-}

@@ -1,13 +1,13 @@
 mod model;
 mod world;
 
+use base::Random;
 use spec::nbd::{Command, CommandFlags, NbdError, RequestHeader};
 use zerocopy::IntoBytes;
 
 use self::world::{BLOCK, IO_TIMEOUT, Input, geometry, with_world};
 use super::*;
 use crate::BlockKind;
-use crate::testing::Random;
 
 const HELLO: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
 const STRUCTURED: &[u8] = b"IHAVEOPT\0\0\0\x08\0\0\0\0";
@@ -454,7 +454,7 @@ fn a_leaving_client_leaves_nothing() {
 #[test]
 fn garbage_never_panics_and_never_grows() {
     with_world(1024, |world| {
-        let mut random = Random(99);
+        let mut random = Random::new(99);
         for round in 0..2000 {
             let slot = random.below(CONNECTIONS as u64) as usize;
             if world.server.is_idle(slot) {

@@ -1,12 +1,13 @@
 //! Random clients against a plain array, with bytes in random pieces, disconnects and killed cards.
 
+use base::Random;
 use base::ledger::Arena;
 use proptest::prelude::*;
 use spec::nbd::Command;
 
 use super::world::World;
 use super::{GO, STRUCTURED, request};
-use crate::testing::{Killer, Random};
+use crate::testing::Killer;
 
 const CLIENTS: usize = 3;
 /// Requests of a client that are under way at once, each in a part of the disk of its own.
@@ -174,7 +175,7 @@ fn run(seed: u64, kills: bool) -> usize {
     let bytes = CLIENTS * LANES * LANE_BYTES;
     let mut model = Model {
         world: World::new(&arena, &killer, bytes / 512),
-        random: Random(seed),
+        random: Random::new(seed),
         expected: vec![0; bytes],
         clients: core::array::from_fn(|_| Client { left: 40, ..Client::default() }),
     };

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
+use base::Random;
 use base::ledger::{Arena, Ledger, PageCells, RawMemory};
 use zerocopy::FromBytes;
 
 use super::super::*;
 use crate::BlockKind;
-use crate::testing::{Killer, Random, run_step};
+use crate::testing::{Killer, run_step};
 
 pub(super) const BLOCK: usize = 512;
 pub(super) const IO_TIMEOUT: Duration = Duration::from_secs(30);

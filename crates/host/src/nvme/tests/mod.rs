@@ -4,6 +4,7 @@ mod unflushed;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use base::Random;
 use base::ledger::Coded;
 use base::ledger::{Arena, Ledger, PageCells, PageIndex, RawMemory};
 use proptest::prelude::*;
@@ -13,7 +14,7 @@ use zerocopy::FromBytes;
 use self::model::{BLOCK, Model, Output};
 use super::*;
 use crate::BlockKind;
-use crate::testing::{Killer, Random, run_step};
+use crate::testing::{Killer, run_step};
 
 const CONFIG: DriverConfig = DriverConfig {
     queue_memory: 0x1_0000_0000,
@@ -707,7 +708,7 @@ fn a_controller_that_cannot_flush_at_its_end_is_not_waited_for() {
 fn nonsense_from_the_function_is_ignored() {
     with_world(|world| {
         world.ready();
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         for round in 0..3000 {
             let bytes: Vec<u8> = (0..random.below(200)).map(|_| random.next() as u8).collect();
             let at = CONFIG.queue_memory + random.below(QUEUE_MEMORY_SIZE as u64 + 100);
@@ -772,7 +773,7 @@ proptest! {
     fn storms_lose_nothing(seed: u64, with_cmb: bool) {
         let (arena, killer) = (Arena::default(), Killer::new(None));
         let mut world = World::new(&arena, &killer);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         world.model.with_cmb = with_cmb;
         for id in 0..120 {
             world.submit(id, BlockKind::Write, u64::from(id) * 8, 1 + random.below(8) as u32, id as u8);

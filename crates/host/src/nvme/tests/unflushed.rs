@@ -412,7 +412,7 @@ proptest! {
     fn the_drive_is_an_array_whose_lender_loses_its_power(seed: u64) {
         let (arena, killer) = (Arena::default(), Killer::new(None));
         let mut world = World::new(&arena, &killer);
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut expected = vec![0; 64];
         world.ready();
         for id in 0..60_u32 {

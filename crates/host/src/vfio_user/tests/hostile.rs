@@ -1,11 +1,11 @@
 //! Clients that send what they should not.
 
+use base::Random;
 use proptest::prelude::*;
 use spec::vfio_user::{Command, Errno};
 
 use super::world::{Input, everywhere, once, once_with};
 use super::*;
-use crate::testing::Random;
 
 #[test]
 fn a_message_without_sense_ends_the_session_and_the_rest_is_drained() {
@@ -134,7 +134,7 @@ proptest! {
     fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..2000), agreed: bool, seed: u64) {
         once(|world| {
             if agreed { ready(world) } else { world.connect() }
-            world.pieces = Some(Random(seed));
+            world.pieces = Some(Random::new(seed));
             world.write(&bytes, &[1, 2, 3]);
             world.settle();
             world.pass(world.config.timeout);
@@ -198,7 +198,7 @@ proptest! {
     ) {
         once(|world| {
             ready(world);
-            world.pieces = Some(Random(seed));
+            world.pieces = Some(Random::new(seed));
             for (number, (command, payload, flags, descriptors)) in messages.iter().enumerate() {
                 let mut bytes = message(number as u16, Command(*command), payload);
                 bytes[8] = if flags % 4 == 0 { NO_REPLY as u8 } else { u8::from(flags % 16 == 1) };

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::Random;
 use base::ledger::Arena;
 use proptest::prelude::*;
 use spec::vfio_user::{Command, Errno};
@@ -10,7 +11,7 @@ use spec::vfio_user::{Command, Errno};
 use super::memory::{map_payload, unmap_payload};
 use super::world::{Input, VECTOR_COUNT, World, config};
 use super::{access, error, message, read, read_reply, ready, reply, silent, words, write, write_reply};
-use crate::testing::{Killer, Random};
+use crate::testing::Killer;
 use crate::vfio_user::{DmaAccessKind, MapId};
 
 const PAGES: u64 = 24;
@@ -344,7 +345,7 @@ fn run(seed: u64, kills: bool) -> usize {
     let mut model = Model {
         bar: world.bar[..BAR].to_vec(),
         world,
-        random: Random(seed),
+        random: Random::new(seed),
         expected: Vec::new(),
         placed: 4,
         maps: BTreeMap::new(),
@@ -354,7 +355,7 @@ fn run(seed: u64, kills: bool) -> usize {
         number: 0,
     };
     ready(&mut model.world);
-    model.world.pieces = Some(Random(seed ^ 0x55));
+    model.world.pieces = Some(Random::new(seed ^ 0x55));
     for round in 0..30 {
         (0..150).for_each(|_| model.turn(&killer, kills));
         killer.at.set(None);

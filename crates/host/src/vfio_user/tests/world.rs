@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use base::Payload;
 use base::ledger::{Arena, Ledger, RawMemory, STEP_ENTRIES, Span};
+use base::{Payload, Random};
 use pcie::ConfigBuilder;
 use pcie::ConfigLayout;
 use pcie::capability::express::ExpressOptions;
@@ -12,7 +12,7 @@ use pcie::capability::msix::MsixLocation;
 use zerocopy::FromBytes;
 
 use super::super::*;
-use crate::testing::{Killer, Random, run_step};
+use crate::testing::{Killer, run_step};
 
 pub(super) const BAR_BYTES: usize = 0x4000;
 pub(super) const VECTOR_COUNT: u16 = 8;
@@ -479,7 +479,7 @@ pub(super) fn everywhere_with(config: &SlotConfig, test: impl Fn(&mut World<'_>)
     };
     let stores = run(None);
     let stride = (stores / 800).max(1);
-    let mut random = Random(stores);
+    let mut random = Random::new(stores);
     let mut at = random.below(stride);
     while at < stores {
         run(Some(at));
