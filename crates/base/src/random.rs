@@ -23,17 +23,17 @@ impl Random {
 
     /// A generator of its own for a part, so that parts do not disturb each other.
     pub fn fork(&mut self) -> Self {
-        Self::new(self.next())
+        Self::new(self.next_u64())
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
     /// A number below `limit`, which is not zero.
     pub fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(limit)) >> 64) as u64
     }
 
     /// A number from `low` to `high`, both included.
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn what_follows_from_a_seed_stays() {
         let mut random = Random::new(113);
-        assert_eq!([random.next(), random.next()], [0x377c_3fa1_b805_bd44, 0xd3bf_7e77_e938_fe41]);
+        assert_eq!([random.next_u64(), random.next_u64()], [0x377c_3fa1_b805_bd44, 0xd3bf_7e77_e938_fe41]);
     }
 
     #[test]

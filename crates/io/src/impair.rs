@@ -169,7 +169,7 @@ impl Impairer {
         let [dropped, repeated, reordered, corrupted] =
             [&settings.drop_ppm, &settings.repeat_ppm, &settings.reorder_ppm, &settings.corrupt_ppm]
                 .map(|ppm| self.random.below(PPM.into()) < u64::from(ppm.load(Ordering::Relaxed)));
-        let bit = self.random.next();
+        let bit = self.random.next_u64();
         if dropped {
             count(&counters.dropped);
             return Fate::Drop;

@@ -217,7 +217,7 @@ impl<'w> World<'w> {
             self.volatile.iter().for_each(|volatile| volatile.configure(drive, config));
         }
         let mut seed = [0; 32];
-        seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
+        seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next_u64().to_le_bytes());
         self.terms.config((node, &self.nodes), &self.loans, drives, seed)
     }
 }

@@ -572,7 +572,7 @@ fn say_what_makes_no_sense(socket: &Path, read: &[u8], works: &impl Fn()) {
     let mut random = Random::new(1);
     for _ in 0..50 {
         let mut client = Client::connect(socket);
-        let bytes: Vec<u8> = (0..200).map(|_| random.next() as u8).collect();
+        let bytes: Vec<u8> = (0..200).map(|_| random.next_u64() as u8).collect();
         client.send(&bytes, &[]).unwrap();
     }
     works();

@@ -251,8 +251,8 @@ pub(crate) fn fill(seed: u64, number: u64, version: u32, block: &mut [u8]) {
     if version == 0 {
         return block.fill(0);
     }
-    let of_block = Random::new(seed).next() ^ number;
-    let of_version = Random::new(of_block).next() ^ u64::from(version);
+    let of_block = Random::new(seed).next_u64() ^ number;
+    let of_version = Random::new(of_block).next_u64() ^ u64::from(version);
     Random::new(of_version).fill(block);
 }
 

@@ -103,7 +103,7 @@ impl<'w> World<'w> {
         }
         self.note("start", node);
         let mut seed = [0; 32];
-        seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
+        seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next_u64().to_le_bytes());
         let config = self.nodes[node].config(&self.functions, seed);
         if !self.is_calm && self.fleet.kills > 0 && self.random.chance(100) {
             let stores = self.random.below(300);

@@ -466,11 +466,11 @@ fn garbage_never_panics_and_never_grows() {
                     world.exchange(slot, GO);
                 }
             }
-            let mut bytes: Vec<u8> = (0..random.below(300)).map(|_| random.next() as u8).collect();
+            let mut bytes: Vec<u8> = (0..random.below(300)).map(|_| random.next_u64() as u8).collect();
             if round % 2 == 0 {
                 let (command, flags) = (Command(random.below(8) as u16), random.below(32) as u16);
                 let (offset, length) = (random.below(1200) * 512, random.below(400) as u32 * 512);
-                bytes.splice(0..0, request(command, flags, random.next(), offset, length));
+                bytes.splice(0..0, request(command, flags, random.next_u64(), offset, length));
             } else if round % 3 == 0 {
                 bytes.splice(
                     0..0,

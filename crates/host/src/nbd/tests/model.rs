@@ -71,7 +71,7 @@ impl Model<'_> {
             (Command::FLUSH, 0),
         ][self.random.below(6) as usize];
         let data: Vec<u8> = match command {
-            Command::WRITE => (0..len).map(|_| self.random.next() as u8).collect(),
+            Command::WRITE => (0..len).map(|_| self.random.next_u64() as u8).collect(),
             Command::TRIM => vec![0xdd; len],
             Command::WRITE_ZEROES => vec![0; len],
             Command::READ => self.expected[offset..offset + len].to_vec(),

@@ -710,7 +710,7 @@ fn nonsense_from_the_function_is_ignored() {
         world.ready();
         let mut random = Random::new(7);
         for round in 0..3000 {
-            let bytes: Vec<u8> = (0..random.below(200)).map(|_| random.next() as u8).collect();
+            let bytes: Vec<u8> = (0..random.below(200)).map(|_| random.next_u64() as u8).collect();
             let at = CONFIG.queue_memory + random.below(QUEUE_MEMORY_SIZE as u64 + 100);
             world.inputs.push_back(Input::Function(Output::Write(at, bytes.clone())));
             if round % 50 == 0 {

@@ -90,7 +90,7 @@ impl Model<'_> {
 
     fn write(&mut self, id: u16) {
         let (offset, len) = self.range();
-        let data: Vec<u8> = (0..len).map(|_| self.random.next() as u8).collect();
+        let data: Vec<u8> = (0..len).map(|_| self.random.next_u64() as u8).collect();
         self.bar[offset..offset + len].copy_from_slice(&data);
         let bytes = write(id, 0, offset as u64, &data);
         if self.below(4) > 0 {
@@ -104,7 +104,7 @@ impl Model<'_> {
         let count = self.below(9);
         let mut payload = count.to_le_bytes().to_vec();
         for _ in 0..count {
-            let (offset, data) = (self.below(BAR as u64 - 8), self.random.next().to_le_bytes());
+            let (offset, data) = (self.below(BAR as u64 - 8), self.random.next_u64().to_le_bytes());
             let len = 1 + self.below(8) as usize;
             self.bar[offset as usize..][..len].copy_from_slice(&data[..len]);
             payload.extend(access(offset, 0, len as u32));
@@ -117,7 +117,7 @@ impl Model<'_> {
     /// Moves the BAR, or looks where it is.
     fn place(&mut self, id: u16) {
         if self.below(2) == 0 {
-            let address = self.random.next() as u32;
+            let address = self.random.next_u64() as u32;
             self.placed = address & !0x3fff | 4;
             self.send(&write(id, 7, 0x10, &address.to_le_bytes()), &[], &write_reply(id, 7, 0x10, 4));
         } else {
