@@ -53,8 +53,6 @@ pub struct NodeCells {
 #[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct LoanCells {
-    /// What flows.
-    pub stream: StreamCells,
     /// Of a borrower: how that begins and ends.
     pub claim: ClaimCells,
     /// The same of a lender.
@@ -69,6 +67,8 @@ pub struct LoanCells {
     pub(crate) untold: Cell<u32>,
     /// For the agent to read.
     pub edge: EdgeGauges,
+    /// What flows. The last, since it is long, and a new card looks at its beginning only.
+    pub stream: StreamCells,
 }
 
 impl EndCells<'_> {
@@ -388,8 +388,11 @@ impl<'m> NodeLedger<'m> {
     pub(crate) fn peer_regions(&self) -> impl Iterator<Item = (usize, &'m PeerCells)> + use<'m> {
         let place_of =
             |owner: Owner| (owner.0 & (DRIVES | PEERS) == PEERS).then_some((owner.0 & !PEERS) as usize);
-        let all = self.regions.by_owner().into_iter();
-        all.filter_map(move |(owner, owned)| Some((place_of(owner)?, find::<PeerCells>(&owned).ok()??)))
+        let all = self.regions.of_kind::<Kept<PeerCells>>();
+        let mut present: Vec<_> =
+            all.filter_map(|(owner, cells)| Some((place_of(owner)?, &cells.ok()?.0))).collect();
+        present.sort_unstable_by_key(|(place, _)| *place);
+        present.into_iter()
     }
 
     /// The cells of a place for a peer, for a card, in a step of its own.
@@ -425,12 +428,14 @@ impl<'m> NodeLedger<'m> {
     }
 
     fn obtain_parts(&self, owner: Owner, kind: LoanKind) -> Result<LoanParts<'m>, RegionError> {
+        // What a new card looks at in each of them, and in the end of the pages before, is to lie close together.
+        let cells = self.obtain(owner)?;
         let end = match kind {
             LoanKind::Lend => EndCells::Lent(self.obtain(owner)?),
             LoanKind::Drive => EndCells::Drive { driver: self.obtain(owner)?, server: self.obtain(owner)? },
             LoanKind::Slot => EndCells::Slot { session: self.obtain(owner)?, slot: self.obtain(owner)? },
         };
-        Ok(LoanParts { cells: self.obtain(owner)?, pages: self.obtain(owner)?, end })
+        Ok(LoanParts { cells, pages: self.obtain(owner)?, end })
     }
 
     /// The cells of a drive that is lent.

@@ -153,6 +153,15 @@ impl<'m> Regions<'m> {
         owners
     }
 
+    /// All cells of this kind that anybody has, with their owners, as they lie.
+    pub fn of_kind<C: Region + 'm>(
+        &self,
+    ) -> impl Iterator<Item = (Owner, Result<&'m C, RegionError>)> + use<'m, C> {
+        let regions = *self;
+        let entries = self.taken().filter(|entry| entry.kind.get() == C::KIND);
+        entries.map(move |entry| (entry.owner.get(), regions.cells(entry)))
+    }
+
     /// The cells of this kind that `owner` has from now on: all zeroes, unless it has had them before. A step of its
     /// own, so nobody has written there yet if it is taken back.
     ///
