@@ -58,21 +58,6 @@ pub(crate) struct Plan {
     pub(crate) loads: Vec<(usize, LoadSpec)>,
 }
 
-/// Counts what would be written.
-#[derive(Default)]
-struct Length(usize);
-
-impl io::Write for Length {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// What a drive that is lent lies on.
 #[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct MediumPlan {
@@ -216,20 +201,19 @@ impl Plan {
     }
 }
 
-/// Text in memory of its own, behind a header.
+/// A value in memory of its own, behind a header: in few bytes, since a card that starts reads them before all else.
 ///
 /// # Errors
 /// What making the memory returned.
 pub(crate) fn write<T: Serialize>(node: NodeId, value: &T) -> io::Result<OwnedFd> {
-    let mut length = Length::default();
-    serde_json::to_writer(&mut length, value)?;
-    let fd = memory::create("causeway-plan", Header::BYTES + length.0)?;
+    let length = postcard::experimental::serialized_size(value).map_err(io::Error::other)?;
+    let fd = memory::create("causeway-plan", Header::BYTES + length)?;
     let mapping = Mapping::shared(fd.as_fd())?;
     // SAFETY: the mapping is new, has these bytes, and nobody else has it yet.
     let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
-    let (header, text) = bytes.split_at_mut(Header::BYTES);
-    header.copy_from_slice(&Header::new(node, length.0).to_bytes());
-    serde_json::to_writer(text, value)?;
+    let (header, body) = bytes.split_at_mut(Header::BYTES);
+    header.copy_from_slice(&Header::new(node, length).to_bytes());
+    postcard::to_slice(value, body).map_err(io::Error::other)?;
     Ok(fd)
 }
 
@@ -241,11 +225,13 @@ pub(crate) fn take<T: for<'de> Deserialize<'de>>(fd: OwnedFd) -> io::Result<(Nod
     let mapping = Mapping::shared(fd.as_fd())?;
     // SAFETY: whoever has written it does not touch it any more.
     let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
-    let taken = Header::parse(bytes)
-        .map_err(io::Error::other)
-        .and_then(|(header, text)| Ok((header.node, serde_json::from_slice(text)?)));
+    let taken = Header::parse(bytes).and_then(|(header, body)| match postcard::take_from_bytes(body) {
+        Ok((value, [])) => Ok((header.node, value)),
+        Ok(_) => Err(PlanError::Garbled("it has more bytes than it is long")),
+        Err(error) => Err(PlanError::Unreadable(error)),
+    });
     memory::wipe(bytes);
-    taken
+    taken.map_err(io::Error::other)
 }
 
 #[cfg(test)]
@@ -284,7 +270,7 @@ mod tests {
         let seen = Mapping::shared(fd.as_fd()).unwrap();
         // SAFETY: nobody writes meanwhile.
         let bytes = || unsafe { std::slice::from_raw_parts(seen.as_ptr(), seen.len()).to_vec() };
-        assert!(String::from_utf8_lossy(&bytes()).contains("90,90,90"), "the secret is in it");
+        assert!(bytes().windows(32).any(|bytes| bytes == [0x5a; 32]), "the secret is in it");
         let taken = Plan::take(fd).unwrap();
         let CardConfig { loans, seed, name, .. } = &taken.card;
         assert_eq!((loans[0].secret.0, seed.0, name.to_string()), ([0x5a; 32], [6; 32], "store".to_owned()));
@@ -323,8 +309,8 @@ mod tests {
             change(&mut plan.card);
             Plan::take(plan.write().unwrap()).err().unwrap().to_string()
         };
-        assert!(refused(|card| card.loans[0].group = Group(0)).contains("1 to 4094"));
-        assert!(refused(|card| card.domain = DomainId(1 << 18)).contains("below 262144"));
+        assert!(refused(|card| card.loans[0].group = Group(0)).contains("cannot be read"));
+        assert!(refused(|card| card.domain = DomainId(1 << 18)).contains("cannot be read"));
         assert!(refused(|card| card.drives[0] = Some(DriveConfig::new(8, 513, 7))).contains("513"));
     }
 }

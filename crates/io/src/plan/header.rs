@@ -18,10 +18,10 @@ const LAYOUT: LayoutHash = Plan::LAYOUT
     .number(NodeLedger::LAYOUT.0)
     .field::<SharedCells>("shared", LEDGER_OFFSET);
 
-/// What a plan begins with; then it has as many bytes of text as it says.
+/// What a plan begins with; then it has as many bytes as it says.
 pub(super) struct Header {
     pub(super) layout: LayoutHash,
-    /// Bytes of the text.
+    /// Bytes of what follows.
     pub(super) bytes: u64,
     pub(super) node: NodeId,
 }
@@ -46,9 +46,9 @@ impl Header {
         bytes
     }
 
-    /// Header and text of a plan that this very program could have written.
+    /// Header of a plan that this very program could have written, and what follows it.
     pub(super) fn parse(plan: &[u8]) -> Result<(Self, &[u8]), PlanError> {
-        let (header, text) = plan.split_first_chunk::<{ Self::BYTES }>().ok_or(PlanError::NoPlan)?;
+        let (header, body) = plan.split_first_chunk::<{ Self::BYTES }>().ok_or(PlanError::NoPlan)?;
         let [magic, layout, bytes, ..] = header.as_chunks::<8>().0 else {
             return Err(PlanError::NoPlan);
         };
@@ -61,14 +61,14 @@ impl Header {
         if LayoutHash(layout) != LAYOUT {
             return Err(PlanError::OtherLayout(LayoutHash(layout)));
         }
-        let text = usize::try_from(bytes).ok().and_then(|bytes| text.get(..bytes));
-        let text = text.ok_or(PlanError::OtherSize(bytes, plan.len() - Self::BYTES))?;
-        Ok((Self { layout: LAYOUT, bytes, node }, text))
+        let body = usize::try_from(bytes).ok().and_then(|bytes| body.get(..bytes));
+        let body = body.ok_or(PlanError::OtherSize(bytes, plan.len() - Self::BYTES))?;
+        Ok((Self { layout: LAYOUT, bytes, node }, body))
     }
 }
 
 /// Why a card does not take a plan.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum PlanError {
     #[error("what the agent has given is no plan")]
     NoPlan,
@@ -79,6 +79,10 @@ pub(super) enum PlanError {
     OtherLayout(LayoutHash),
     #[error("the plan is to have {0} bytes, and there are {1}")]
     OtherSize(u64, usize),
+    #[error("the plan cannot be read: {0}")]
+    Unreadable(postcard::Error),
+    #[error("the plan cannot be read: {0}")]
+    Garbled(&'static str),
     #[error("the plan says that it is of node {0}, and names {1}")]
     OtherNode(NodeId, NodeId),
 }
