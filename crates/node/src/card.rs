@@ -34,13 +34,15 @@ use crate::drive::Drive;
 use crate::endpoint::Remains;
 use crate::gauges::ChannelGauges;
 use crate::loan::Loan;
-use crate::loan_table::{Found, LoanTable};
+use crate::loan_table::{Found, LoanSet, LoanTable};
 use crate::parts::{DriveDriver, DriveError, Persist};
 use crate::peers::Peers;
 use crate::refusal::Refusal;
 use crate::slot::GuestMemory;
 use crate::whereabouts::Whereabouts;
 
+/// How many loans without anything under way take a step in one turn for what is news to all of them.
+const BEHIND_PER_TURN: usize = 16;
 /// How often the gauges for the agent are renewed.
 const PUBLISH: Duration = Duration::from_millis(50);
 
@@ -237,6 +239,8 @@ pub struct Card<'m> {
     peers: Peers<'m>,
     /// Judges first messages of handshakes.
     lobby: Lobby<'m>,
+    /// Loans whose next step is still to come, for what is news to all of them: who has something under way is first.
+    behind: LoanSet,
     /// Drives that are lent no more, and of which a medium still has work.
     leaving: Vec<usize>,
     /// LoanTable whose loans there is no room for.
@@ -309,6 +313,7 @@ impl<'m> Card<'m> {
             decoder: Rc::default(),
             peers,
             lobby,
+            behind: LoanSet::default(),
             leaving: Vec::new(),
             without_room: Vec::new(),
             contains_faults: false,
@@ -349,7 +354,8 @@ impl<'m> Card<'m> {
         for peer in 0..card.peers.len() {
             card.report_joined(peer);
         }
-        card.step_each(now, |_| ());
+        (0..places).for_each(|place| card.behind.set(place, true));
+        card.step_urgent(now);
         gauges.recovered_at.set(now.as_nanos());
         Ok(card)
     }
@@ -463,6 +469,7 @@ impl<'m> Card<'m> {
     /// Time has come: for the peers and loans that have something to do, each in a step of its own.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.handle_peer_timeouts(now);
+        self.step_some(now);
         self.look_at_changed();
         let is_due = |found: Found| found.deadline.is_some_and(|deadline| deadline <= now);
         let count = if self.loans.all_found().any(is_due) { self.loans.len() } else { 0 };
@@ -499,6 +506,9 @@ impl<'m> Card<'m> {
 
     /// When [`Card::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
+        if !self.behind.is_empty() {
+            return Some(Instant::ZERO);
+        }
         self.look_at_changed();
         let loans = self.loans.all_found().filter_map(|found| found.deadline);
         let peers = self.peers.iter().filter_map(|(_, peer)| peer.poll_timeout());
@@ -755,6 +765,28 @@ impl<'m> Card<'m> {
         }
     }
 
+    /// Steps of those that are [behind](Card::behind): of who has something under way at once, and of some others.
+    fn step_urgent(&mut self, now: Instant) {
+        let urgent = |place: &usize| {
+            let found = self.found(*place);
+            found.waits || found.deadline.is_some_and(|deadline| deadline <= now)
+        };
+        let urgent: Vec<usize> = self.behind.iter().filter(urgent).collect();
+        urgent.into_iter().for_each(|place| self.step_behind(now, place));
+        self.step_some(now);
+    }
+
+    /// The same of some of them: hundreds at once would keep those waiting who have something to do.
+    fn step_some(&mut self, now: Instant) {
+        let some: Vec<usize> = self.behind.iter().take(BEHIND_PER_TURN).collect();
+        some.into_iter().for_each(|place| self.step_behind(now, place));
+    }
+
+    fn step_behind(&mut self, now: Instant, place: usize) {
+        self.behind.set(place, false);
+        self.step_one(now, place, |_| ());
+    }
+
     /// Nothing if the loan has failed, perhaps just now.
     fn step_one(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self)) -> Option<()> {
         self.guarded(now, loan, |card| card.step(Some(loan), act))
@@ -869,6 +901,7 @@ impl<'m> Card<'m> {
     }
 
     fn advance(&mut self, loan: usize) {
+        self.behind.set(loan, false);
         let peer = self.peer_of(loan).filter(|peer| !self.peers[*peer].has_failed());
         let peer = peer.and_then(|peer| self.peers.get_mut(peer));
         let channel = peer.map(|peer| {

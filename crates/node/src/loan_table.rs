@@ -242,7 +242,8 @@ impl LoanSet {
         self
     }
 
-    fn set(&mut self, place: usize, is_in: bool) {
+    /// A place is one of them from now on, or none.
+    pub(crate) fn set(&mut self, place: usize, is_in: bool) {
         let bit = 1 << (place % 64);
         let word = &mut self.0[place / 64];
         *word = if is_in { *word | bit } else { *word & !bit };

@@ -279,6 +279,10 @@ impl<'m> Card<'m> {
         while let Some(said) = self.poll_said(place) {
             self.handle_said(now, place, &said);
         }
+        // What the channel has said of its peer is news to all its loans.
+        if !self.behind.is_empty() {
+            self.step_urgent(now);
+        }
         for &loan in &touched {
             if self.loans.get(loan).is_some_and(|loan| loan.has_faulted() && !loan.has_failed()) {
                 self.contain(now, loan, self.events.len());
@@ -337,7 +341,9 @@ impl<'m> Card<'m> {
                 }
                 Event::Refused(refusal) => self.hear_refusal(place, refusal),
             }
-            (0..self.loans.len()).filter(|loan| self.peer_of(*loan) == Some(place)).for_each(&mut touch);
+            let its: Vec<usize> =
+                (0..self.loans.len()).filter(|loan| self.peer_of(*loan) == Some(place)).collect();
+            its.into_iter().for_each(|loan| self.behind.set(loan, true));
         }
         while let Some(id) = self.peers[place].channel.poll_touched() {
             let found = with_streams(&mut self.peers[place], place, &mut self.loans, |_, view| view.find(id));

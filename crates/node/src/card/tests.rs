@@ -3,6 +3,7 @@
 
 mod coming;
 mod groups;
+mod many;
 mod moving;
 mod newcomers;
 mod rails;
