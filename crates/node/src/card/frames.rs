@@ -341,8 +341,7 @@ impl<'m> Card<'m> {
                 }
                 Event::Refused(refusal) => self.hear_refusal(place, refusal),
             }
-            let its: Vec<usize> =
-                (0..self.loans.len()).filter(|loan| self.peer_of(*loan) == Some(place)).collect();
+            let its: Vec<usize> = self.loans_with(place).collect();
             its.into_iter().for_each(|loan| self.behind.set(loan, true));
         }
         while let Some(id) = self.peers[place].channel.poll_touched() {
