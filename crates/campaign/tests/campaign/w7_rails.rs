@@ -107,6 +107,8 @@ fn w7_cards_killed_while_a_rail_is_cut_find_the_other_one() {
 /// What goes wrong between two nodes is said by each end, once, in words that name it, and once that it is over.
 #[test]
 fn w7_trouble_with_rails_is_said_once_by_each_end() {
+    // Where nothing else makes a peer silent.
+    let _place = gate::alone();
     let mut world = World::new(&WorldConfig { seed: scale::first_seed(), ..WorldConfig::default() }).unwrap();
     let mut lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
     let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();

@@ -176,6 +176,8 @@ impl Watch {
     }
 
     fn look_at_rails(&mut self, now: Duration, peer: &Peer, news: &mut Vec<Event>) {
+        // Where none answers there is no other path: that is silence, which is said when it lasts.
+        let others_answer = peer.rails.iter().any(|rail| rail.is_up);
         for Rail { name, to, is_up } in &peer.rails {
             let key = format!("{name} {}", peer.name);
             let (rail, peer, to) = (name.clone(), peer.name.clone(), to.clone());
@@ -184,6 +186,8 @@ impl Watch {
                 if self.down.ends(&key, now).is_some() {
                     news.push(Event::RailUp { rail, peer, to });
                 }
+            } else if !others_answer {
+                self.doubted.remove(&key);
             } else if !self.doubted.insert(key.clone()) && self.down.begins(&key, now, ()) {
                 news.push(Event::RailDown { rail, peer, to });
             }
@@ -353,6 +357,18 @@ mod tests {
         let mut days = Days::new();
         let lines: usize = (0..200).map(|at| days.look(&peer(0, [true, at % 4 < 2])).len()).sum();
         assert!(lines > 2 && lines <= 2 * 200 / PAUSE.as_secs() as usize + 2, "{lines} lines");
+    }
+
+    #[test]
+    fn rails_that_are_all_late_are_not_said_to_be_down() {
+        let mut days = Days::new();
+        days.look(&peer(0, [false, true]));
+        assert!(text(&days.look(&peer(0, [false, true]))).starts_with("rail left"));
+        for _ in 0..3 {
+            assert_eq!(days.look(&peer(1, [false, false])), [], "no frame takes another path");
+        }
+        assert_eq!(days.look(&peer(0, [false, true])), []);
+        assert!(text(&days.look(&peer(0, [true, true]))).starts_with("rail left"));
     }
 
     #[test]
