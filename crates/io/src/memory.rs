@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Size and alignment of a huge page, in bytes: a collapsed mapping is reaped in 0.1 ms instead of several.
@@ -182,6 +182,24 @@ impl Mapping {
                 }
                 error => Err(error),
             },
+        }
+    }
+
+    /// Finds the pages that are in memory, so that whoever uses them later need not: best effort, and makes none. `fd` is
+    /// what is mapped.
+    pub(crate) fn find_present(&self, fd: BorrowedFd<'_>) {
+        let mut at = 0;
+        while let Ok(start) = rustix::fs::seek(fd, SeekFrom::Data(at)) {
+            let Ok(end) = rustix::fs::seek(fd, SeekFrom::Hole(start)) else { return };
+            at = end.min(self.bytes as u64);
+            if start >= at {
+                return;
+            }
+            // SAFETY: the range is of this mapping; populating does not change contents.
+            unsafe {
+                let range = self.base.as_ptr().add(start as usize);
+                libc::madvise(range.cast(), (at - start) as usize, libc::MADV_POPULATE_READ);
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, discriminant};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use base::ids::{Incarnation, LifeId, NodeId, RailId};
+use base::ids::{CardGeneration, Incarnation, LifeId, NodeId, RailId};
 use base::ledger::{Layout, LayoutHash};
 use node::{Limit, LoanConfig, RailConfig, Refusal, Secret, Tenancy, Whereabouts};
 use rustix::io::Errno;
@@ -39,6 +39,8 @@ pub(crate) struct LoanId {
 /// What an agent tells its card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) enum ToCard {
+    /// First of all: whoever it is said to is the card of its node from now on.
+    TakeOver(TakeOver),
     /// Of a loan.
     Loan(LoanId, ToLoan),
     /// Of a drive that is lent, by its place.
@@ -58,6 +60,19 @@ pub(crate) enum ToCard {
     Parked { number: u64 },
     /// Every connection that a predecessor knew was told, with and without a slot.
     AllParked,
+}
+
+/// What no two cards have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) struct TakeOver {
+    /// As [`CardConfig::generation`](node::CardConfig::generation),
+    pub(crate) generation: CardGeneration,
+    /// [`CardConfig::seed`](node::CardConfig::seed),
+    pub(crate) seed: Secret,
+    /// and [`CardConfig::restored_as`](node::CardConfig::restored_as).
+    pub(crate) restored_as: Option<LifeId>,
+    /// The machine may go on somewhere else with the keys in the ledger.
+    pub(crate) renews_keys: bool,
 }
 
 /// What a card is told of a loan.
@@ -246,7 +261,7 @@ impl Message for ToCard {
 
     /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation,
     /// limit, return and presence, one for each peer's memory, one for each rail, eight for each drive, of which the
-    /// last says all, the one to renew keys, and the one to shut down. Of a slot it is one message of each kind, and
+    /// last says all, the one to take over, the one to renew keys, and the one to shut down. Of a slot it is one message of each kind, and
     /// that only when the card has asked for it or another client has come. To a successor, whose outbox is a new one,
     /// come all descriptors of slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at
     /// most 1024 of them (`MOST` of `agent::slots`), and behind either one message that these were all.

@@ -19,6 +19,7 @@ use crate::card::InHand;
 use crate::impair::Impairment;
 use crate::load::LoadSpec;
 use crate::memory::{self, Mapping};
+use crate::messages::TakeOver;
 use crate::pulse::Pulse;
 use crate::ring::RingParameters;
 use crate::stream_socket::StreamAccount;
@@ -45,10 +46,8 @@ pub(crate) mod descriptor {
 #[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct Plan {
     pub(crate) agent_pid: i32,
-    /// What the card proper is told.
+    /// What the card proper is told, but for what [`ToCard::TakeOver`](crate::messages::ToCard::TakeOver) brings.
     pub(crate) card: CardConfig,
-    /// The machine may go on somewhere else with the keys in the ledger.
-    pub(crate) renews_keys: bool,
     pub(crate) has_ring: bool,
     /// The ids of the rails in the order of their descriptors, and whether the kernel splits what it is given there.
     pub(crate) rails: Vec<(RailId, bool)>,
@@ -166,15 +165,15 @@ pub(crate) unsafe fn parts_of(mapping: &Mapping) -> io::Result<(RawMemory<'_>, &
 }
 
 impl Plan {
-    /// The plan in memory of its own, behind its header. No other copy of its keys is made.
+    /// The plan in bytes.
     ///
     /// # Errors
-    /// What making the memory returned.
-    pub(crate) fn write(&self) -> io::Result<OwnedFd> {
-        write(self.card.identity.id(), self)
+    /// As of [`Encoded::of`].
+    pub(crate) fn encode(&self) -> io::Result<Encoded> {
+        Encoded::of(self.card.identity.id(), self)
     }
 
-    /// Reads what [`Plan::write`] has written, and wipes it: it has keys in it.
+    /// Reads what [`Encoded::share`] has written, and wipes it: it has keys in it.
     ///
     /// # Errors
     /// It is no plan of this program, or cannot be mapped, or has a drive that cannot be.
@@ -186,6 +185,14 @@ impl Plan {
         }
         plan.card.drives.iter().flatten().try_for_each(DriveConfig::check).map_err(io::Error::other)?;
         Ok(plan)
+    }
+
+    /// Whoever has it is the card of its node.
+    pub(crate) fn take_over(&mut self, order: TakeOver) {
+        let TakeOver { generation, seed, restored_as, renews_keys: _ } = order;
+        self.card.generation = generation;
+        self.card.seed = seed;
+        self.card.restored_as = restored_as;
     }
 
     /// The places that virtual machines use.
@@ -201,20 +208,52 @@ impl Plan {
     }
 }
 
-/// A value in memory of its own, behind a header: in few bytes, since a card that starts reads them before all else.
+/// A value in few bytes, since a card that starts reads them before all else, behind a header. There are keys in it: it
+/// is wiped when it is dropped.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Encoded(Vec<u8>);
+
+impl Encoded {
+    /// Of this node.
+    ///
+    /// # Errors
+    /// The value cannot be written down.
+    pub(crate) fn of<T: Serialize>(node: NodeId, value: &T) -> io::Result<Self> {
+        let length = postcard::experimental::serialized_size(value).map_err(io::Error::other)?;
+        // As long as it will be: one that grew would leave copies.
+        let mut encoded = Self(vec![0; Header::BYTES + length]);
+        let (header, body) = encoded.0.split_at_mut(Header::BYTES);
+        header.copy_from_slice(&Header::new(node, length).to_bytes());
+        postcard::to_slice(value, body).map_err(io::Error::other)?;
+        Ok(encoded)
+    }
+
+    /// The same in memory of its own, for [`take`].
+    ///
+    /// # Errors
+    /// What making the memory returned.
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+        let fd = memory::create("causeway-plan", self.0.len())?;
+        let mapping = Mapping::shared(fd.as_fd())?;
+        // SAFETY: the mapping is new, has these bytes, and nobody else has it yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
+        bytes.copy_from_slice(&self.0);
+        Ok(fd)
+    }
+}
+
+impl Drop for Encoded {
+    fn drop(&mut self) {
+        memory::wipe(&mut self.0);
+    }
+}
+
+/// A value in memory of its own.
 ///
 /// # Errors
-/// What making the memory returned.
+/// As of [`Encoded`].
 pub(crate) fn write<T: Serialize>(node: NodeId, value: &T) -> io::Result<OwnedFd> {
-    let length = postcard::experimental::serialized_size(value).map_err(io::Error::other)?;
-    let fd = memory::create("causeway-plan", Header::BYTES + length)?;
-    let mapping = Mapping::shared(fd.as_fd())?;
-    // SAFETY: the mapping is new, has these bytes, and nobody else has it yet.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
-    let (header, body) = bytes.split_at_mut(Header::BYTES);
-    header.copy_from_slice(&Header::new(node, length).to_bytes());
-    postcard::to_slice(value, body).map_err(io::Error::other)?;
-    Ok(fd)
+    Encoded::of(node, value)?.share()
 }
 
 /// What [`write`] has written, for which node, and wipes it.
@@ -261,12 +300,12 @@ mod tests {
             rules: RuleSet::ALL,
         };
         let (rails, media, loads) = (Vec::new(), Vec::new(), Vec::new());
-        Plan { agent_pid: 1, card, renews_keys: false, has_ring: false, rails, media, loads }
+        Plan { agent_pid: 1, card, has_ring: false, rails, media, loads }
     }
 
     #[test]
     fn a_plan_is_taken_once_and_leaves_nothing() {
-        let fd = plan().write().unwrap();
+        let fd = plan().encode().unwrap().share().unwrap();
         let seen = Mapping::shared(fd.as_fd()).unwrap();
         // SAFETY: nobody writes meanwhile.
         let bytes = || unsafe { std::slice::from_raw_parts(seen.as_ptr(), seen.len()).to_vec() };
@@ -280,7 +319,7 @@ mod tests {
     #[test]
     fn what_is_another_plan_is_refused_by_name_and_wiped() {
         let refused = |at: usize, value: u64| {
-            let fd = plan().write().unwrap();
+            let fd = plan().encode().unwrap().share().unwrap();
             let seen = Mapping::shared(fd.as_fd()).unwrap();
             // SAFETY: nobody else has it mapped now.
             let bytes = unsafe { std::slice::from_raw_parts_mut(seen.as_ptr(), seen.len()) };
@@ -307,7 +346,7 @@ mod tests {
         let refused = |change: fn(&mut CardConfig)| {
             let mut plan = plan();
             change(&mut plan.card);
-            Plan::take(plan.write().unwrap()).err().unwrap().to_string()
+            Plan::take(plan.encode().unwrap().share().unwrap()).err().unwrap().to_string()
         };
         assert!(refused(|card| card.loans[0].group = Group(0)).contains("cannot be read"));
         assert!(refused(|card| card.domain = DomainId(1 << 18)).contains("cannot be read"));

@@ -402,6 +402,7 @@ impl Agent {
 
     /// A card that is not there need not be told: its successor starts with all that counts.
     pub(super) fn tell(&mut self, message: ToCard) {
+        self.standby.note_change();
         if let Some(card) = &mut self.card {
             card.outbox.push(message);
         }
@@ -410,6 +411,7 @@ impl Agent {
 
     /// The same of the loan that has this place.
     pub(super) fn tell_of(&mut self, loan: usize, what: impl Into<ToLoan>) {
+        self.standby.note_change();
         if let Some(card) = &mut self.card {
             card.outbox.push_of(loan, what);
         }
@@ -417,6 +419,7 @@ impl Agent {
     }
 
     fn push_of_drive(&mut self, drive: usize, what: ToDrive) {
+        self.standby.note_change();
         if let Some(card) = &mut self.card {
             card.outbox.push(ToCard::Drive(drive, what));
         }

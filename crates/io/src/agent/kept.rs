@@ -20,6 +20,7 @@ impl Agent {
         if result.is_ok() && self.has_something(node) {
             self.spec.holders.retain(|known| known.node() != node);
             self.spec.holders.push(holder);
+            self.standby.note_change();
         }
         self.core.handle_holder_stored(now(), node, result);
         self.follow();

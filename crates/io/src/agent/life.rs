@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use node::agent::{Effect, Unfinished};
 
 use super::lenders::Lenders;
+use super::standby::Ready;
 use super::{Agent, AgentEvent, token, view, watchdog};
 use crate::card::now;
 use crate::event::Event;
@@ -35,7 +36,7 @@ impl Agent {
     pub(super) fn next_of_life(&self) -> Option<Instant> {
         let retry_at = self.card.as_ref().and_then(|card| card.outbox.retry_at());
         let due = self.core.poll_timeout().map(|at| Instant::now() + at.since(now()));
-        [retry_at, due].into_iter().flatten().min()
+        [retry_at, due, self.standby.poll_timeout()].into_iter().flatten().min()
     }
 
     /// The first card of the node.
@@ -56,7 +57,9 @@ impl Agent {
     pub(super) fn advance_life(&mut self) -> io::Result<()> {
         self.tell_card();
         self.core.handle_timeout(now());
-        self.perform()
+        self.perform()?;
+        self.prepare_standby();
+        Ok(())
     }
 
     /// As [`Agent::perform`], between two turns: the next one says what has gone wrong.
@@ -133,11 +136,20 @@ impl Agent {
             Event::LedgerNotGrown { error: error.to_string() }.say();
         }
         view::entitle(&self.mapping, &self.spec);
-        let (ours, theirs) = messages::pair()?;
-        let plan = self.write_plan()?;
-        let child = self.spawn(&theirs, &plan)?;
+        let plan = self.plan().encode()?;
+        // Who is of no use is gone after the card was started, which is what somebody waits for.
+        let mut unfit = None;
+        let (child, ours) = match self.take_standby(&plan) {
+            Some((Ready { child, messages, .. }, true)) => (child, messages),
+            other => {
+                unfit = other;
+                let (ours, theirs) = messages::pair()?;
+                (self.spawn(&theirs, &plan.share()?)?, ours)
+            }
+        };
         let pid = child.pid();
         let mut outbox = Outbox::new(self.spec.loans.iter().map(|loan| loan.config.life).collect());
+        outbox.push(self.take_over()?);
         self.slots.tell_all(&self.spec.loans, &mut outbox);
         for (loan, slot, _) in self.clients.connections() {
             outbox.push_of(loan, ToLoan::Connection { slot });
@@ -152,6 +164,7 @@ impl Agent {
         self.tell_all_growth();
         self.core.handle_started(now(), pid);
         self.tell_card();
+        drop(unfit);
         // The card that had them is gone, with all that it had asked of their disks.
         self.conclude_leaving();
         Ok(())

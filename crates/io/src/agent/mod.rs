@@ -15,24 +15,25 @@ mod log;
 mod neighbours;
 mod rails;
 mod slots;
+mod standby;
+mod start;
 #[cfg(test)]
 mod test_loans;
 mod view;
 mod watchdog;
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainBlock, DomainId, Incarnation, LifeId, NodeId, RailId};
+use base::ids::{DomainBlock, DomainId, LifeId, NodeId, RailId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
-    BorrowEdge, CardConfig, DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, LoanRole,
-    Name, NodeKey, NodeLedger, Protection, Refusal, Secret, Tenancy, Whereabouts,
+    DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, NodeKey, NodeLedger, Protection,
+    Refusal, Secret, Tenancy, Whereabouts,
 };
 use tracing::debug;
 
@@ -41,10 +42,10 @@ pub use self::change::{Arrivals, Withdrawn};
 use self::clients::Clients;
 pub use self::drives::DriveEnd;
 use self::drives::Images;
-use self::lenders::Lenders;
 use self::life::LiveCard;
 use self::neighbours::{Context, Neighbours};
 use self::slots::Slots;
+use self::standby::Standby;
 pub use self::view::{LoanView, View};
 use crate::address::Addresses;
 use crate::event::{Event, seconds};
@@ -52,8 +53,7 @@ use crate::files::{Image, LastWrites};
 use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
 use crate::messages::{self, FromDrive, FromLoan, FromPeer, Hex, LoanId, ToAgent, ToCard, ToLoan};
-use crate::plan::{LEDGER_OFFSET, MediumKind, MediumPlan, Plan, SharedCells, descriptor, feasible};
-use crate::process::{Child, OWN_EXECUTABLE, Spawn};
+use crate::plan::{LEDGER_OFFSET, MediumKind, SharedCells};
 use crate::ring::{Ring, RingError};
 use crate::udp::RailSocket;
 use crate::vm_generation::{News, VmGeneration};
@@ -326,6 +326,7 @@ pub struct Agent {
     /// The life that it calls itself by since.
     restored_as: Option<LifeId>,
     card: Option<LiveCard>,
+    standby: Standby,
     /// What decides.
     core: node::agent::Agent,
     /// What says what has happened.
@@ -349,6 +350,7 @@ mod token {
     pub(super) const CARD: u64 = 0;
     pub(super) const MESSAGES: u64 = 1;
     pub(super) const VM_GENERATION: u64 = 2;
+    pub(super) const STANDBY: u64 = 3;
     pub(super) const LISTENER: u64 = 1 << 32;
     /// Who listens for neighbours; then peers and callers, each with an index.
     pub(super) const NEIGHBOURS: u64 = 2 << 32;
@@ -402,6 +404,7 @@ impl Agent {
             was_restored: false,
             restored_as: None,
             card: None,
+            standby: Standby::default(),
             core: node::agent::Agent::new(RuleSet::ALL, crate::card::now()),
             wants: Vec::new(),
             failure: None,
@@ -448,6 +451,7 @@ impl Agent {
                     self.bury_card()?;
                 }
                 token::MESSAGES => self.take_messages(&mut events),
+                token::STANDBY => self.lose_standby(),
                 token::VM_GENERATION => {
                     let news = self.vm_generation.as_ref().map_or(News::None, VmGeneration::news);
                     match news {
@@ -499,6 +503,7 @@ impl Agent {
     /// reached.
     pub fn shut_down(&mut self) {
         clients::stop_listening(&mut self.spec.loans);
+        self.dismiss_standby();
         self.core.handle_shut_down();
         self.follow();
     }
@@ -525,7 +530,8 @@ impl Agent {
 
     /// The state of the data plane.
     pub fn view(&self) -> View<'_> {
-        View::new(&self.mapping, &self.spec, *self.core.record(), self.neighbours.sharing().collect())
+        let cards = (*self.core.record(), self.standby.pid());
+        View::new(&self.mapping, &self.spec, cards, self.neighbours.sharing().collect())
     }
 
     /// Makes the memory large enough for what the ledger is to have, with the loans that are to come to these places
@@ -589,110 +595,6 @@ impl Agent {
         self.tell_of_ring();
     }
 
-    fn spawn(&self, messages: &OwnedFd, plan: &OwnedFd) -> io::Result<Child> {
-        let mut descriptors: Vec<(BorrowedFd<'_>, RawFd)> = vec![
-            (self.memory.as_fd(), descriptor::MEMORY),
-            (plan.as_fd(), descriptor::PLAN),
-            (messages.as_fd(), descriptor::MESSAGES),
-            (self.spec.last_writes.as_fd(), descriptor::LAST_WRITES),
-        ];
-        if let Some(ring) = &self.ring {
-            descriptors.push((ring.as_fd(), descriptor::RING));
-        }
-        for (index, rail) in self.spec.rails.iter().enumerate() {
-            descriptors.push((rail.socket.as_fd(), descriptor::FIRST + index as RawFd));
-        }
-        for (index, drive) in self.spec.drives() {
-            let number = crate::card::image_descriptor(self.spec.rails.len(), index);
-            descriptors.push((drive.image.as_fd(), number));
-        }
-        let arguments = [c"causeway".to_owned(), c"__card".to_owned()];
-        let environment: Vec<CString> = std::env::vars_os()
-            .filter(|(name, _)| name == "RUST_BACKTRACE")
-            .filter_map(|(name, value)| CString::new(format!("{}={}", name.display(), value.display())).ok())
-            .collect();
-        Spawn {
-            program: OWN_EXECUTABLE,
-            arguments: &arguments,
-            environment: &environment,
-            descriptors: &descriptors,
-        }
-        .start()
-    }
-
-    fn write_plan(&self) -> io::Result<OwnedFd> {
-        let mut seed = Secret([0; 32]);
-        fill_random(&mut seed.0)?;
-        let spec = &self.spec;
-        let mut lenders = Lenders::of(&spec.loans, &spec.rails);
-        let card = CardConfig {
-            identity: spec.identity.clone(),
-            name: Name::new(&spec.name),
-            // Domains are told apart within a loan; without a manager any choice will do that two nodes hardly share.
-            domain: spec.domains.node(),
-            incarnation: Incarnation(spec.incarnation),
-            life: self.life,
-            restored_as: self.restored_as,
-            generation: CardGeneration(self.core.record().generation),
-            seed,
-            protection: feasible(spec.protection),
-            rails: rails::configs(&spec.rails),
-            drives: spec.drives.iter().map(|drive| Some(drive.as_ref()?.config.clone())).collect(),
-            loans: spec.loans.iter().map(|loan| self.loan_config(loan, &mut lenders)).collect(),
-            holders: spec.holders.clone(),
-            rekey_frames: node::REKEY_FRAMES,
-            rules: RuleSet::ALL,
-        };
-        let load = |(place, loan): (usize, &LoanSpec)| match loan.config.role.edge()? {
-            Edge::Load(load) => Some((place, *load)),
-            Edge::Nbd { .. } | Edge::Vm { .. } => None,
-        };
-        let plan = Plan {
-            agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
-            card,
-            renews_keys: self.was_restored,
-            has_ring: self.ring.is_some(),
-            rails: spec.rails.iter().map(|rail| (rail.id, rails::is_offloaded(rail))).collect(),
-            media: spec.drives().map(|(place, drive)| (place, self.medium_plan(place, drive))).collect(),
-            loads: spec.loans.iter().enumerate().filter_map(load).collect(),
-        };
-        plan.write()
-    }
-
-    /// What is said of the image of a drive.
-    fn medium_plan(&self, place: usize, drive: &DriveSpec) -> MediumPlan {
-        MediumPlan {
-            image: crate::card::image_descriptor(self.spec.rails.len(), place),
-            kind: medium_of(&drive.image, self.ring.is_some()),
-            flash: drive.flash,
-            has_lost: self.images.has_lost(place),
-            cleared: self.images.cleared(place),
-        }
-    }
-
-    /// What the card is told of a loan.
-    fn loan_config(&self, loan: &LoanSpec, lenders: &mut Lenders<'_>) -> LoanConfig {
-        let mut least_incarnation = Incarnation::default();
-        let role = match &loan.config.role {
-            LoanEnd::Lend(lent) => LoanRole::Lend(lent.clone()),
-            LoanEnd::Borrow { lender, peers, io_timeout, edge } => {
-                least_incarnation = lenders.least_incarnation(&lender.key.0);
-                let edge = match edge {
-                    Edge::Nbd { .. } => BorrowEdge::Drive,
-                    Edge::Load(_) => BorrowEdge::Program,
-                    Edge::Vm { machine, .. } => {
-                        BorrowEdge::Slot { domain: self.spec.domain_of_machine(*machine) }
-                    }
-                };
-                let routes = lenders.routes(peers);
-                LoanRole::Borrow { lender: *lender, routes, io_timeout: *io_timeout, edge }
-            }
-            LoanEnd::Vacant { edge: Some(Edge::Vm { .. }) } => LoanRole::VacantSlot,
-            LoanEnd::Vacant { .. } => LoanRole::Vacant,
-        };
-        LoanConfig { least_incarnation, ..loan.config.with_role(role) }
-    }
-
     fn take_messages(&mut self, events: &mut Vec<AgentEvent>) {
         while let Some(message) = self.next_message() {
             match message {
@@ -718,6 +620,7 @@ impl Agent {
                 },
                 ToAgent::Running { reach } => {
                     self.core.handle_running(crate::card::now());
+                    self.standby.note_change();
                     if let Some(card) = &mut self.card {
                         card.memory_bytes = card.memory_bytes.max(reach);
                     }

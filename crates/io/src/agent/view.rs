@@ -27,6 +27,8 @@ pub struct View<'a> {
     sharing: Vec<usize>,
     /// What became of the cards.
     pub card: CardRecord,
+    /// The process id of the card that stands by.
+    pub standby: Option<i32>,
 }
 
 /// One rail of a loan.
@@ -59,11 +61,11 @@ impl<'a> View<'a> {
     pub(super) fn new(
         mapping: &'a Mapping,
         spec: &'a NodeSpec,
-        card: CardRecord,
+        (card, standby): (CardRecord, Option<i32>),
         sharing: Vec<usize>,
     ) -> Self {
         let (ledger, shared) = parts(mapping);
-        Self { spec, ledger, shared, sharing, card }
+        Self { spec, ledger, shared, sharing, card, standby }
     }
 
     /// What the node was started with.

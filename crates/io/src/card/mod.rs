@@ -23,7 +23,7 @@ use std::time::Duration;
 use base::Instant;
 use base::ids::RailId;
 use base::ledger::RawMemory;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use node::{Card, CardEvent, LoanConfig, Persist};
@@ -39,8 +39,8 @@ use self::shm::{Beside, ShmPaths};
 use self::slots::{Context, Slots};
 use crate::memory::Mapping;
 use crate::messages::{
-    self, FromDrive, FromLoan, FromPeer, Hex, LoanId, ToAgent, ToCard, ToDrive, ToLoan, ToPeer, ToRail,
-    ToSlot,
+    self, FromDrive, FromLoan, FromPeer, Hex, LoanId, TakeOver, ToAgent, ToCard, ToDrive, ToLoan, ToPeer,
+    ToRail, ToSlot,
 };
 use crate::outbox::{Enclosure, Outbox};
 use crate::plan::{self, Allowed, DriveComing, LEDGER_OFFSET, Plan, REACH, descriptor, parts_of};
@@ -83,13 +83,24 @@ pub fn run() -> io::Result<()> {
     let (memory, plan, to_agent) = unsafe {
         (inherited(descriptor::MEMORY)?, inherited(descriptor::PLAN)?, inherited(descriptor::MESSAGES)?)
     };
-    let plan = Plan::take(plan)?;
-    // A virtual machine may die of a connection that is cut off, so who serves some ends in order: see `orphan`.
-    if plan.slots().next().is_none() {
-        die_with_parent(plan.agent_pid)?;
+    let mut plan = Plan::take(plan)?;
+    die_with_parent(plan.agent_pid)?;
+    let mut mapping = Mapping::growing(memory.as_fd(), REACH)?;
+    if !has_news(&to_agent)? {
+        // Nobody needs it yet. The pages of the ledger are found beforehand, or else when they are used.
+        mapping.find_present(memory.as_fd());
     }
-    let mapping = Mapping::growing(memory.as_fd(), REACH)?;
-    let driver = Driver::new(&plan, (memory, &mapping), to_agent)?;
+    let order = wait_for_order(&to_agent)?;
+    let renews_keys = order.renews_keys;
+    plan.take_over(order);
+    // A virtual machine may die of a connection that is cut off, so who serves some ends in order: see `orphan`.
+    if plan.slots().next().is_some() {
+        outlive_parent()?;
+    }
+    if rustix::fs::fstat(&memory)?.st_size.cast_unsigned() != mapping.len() as u64 {
+        mapping = Mapping::growing(memory.as_fd(), REACH)?;
+    }
+    let driver = Driver::new(&plan, renews_keys, (memory, &mapping), to_agent)?;
     // The keys are where they are used by now.
     drop(plan);
     // After the threads that need no haste were started; without it everything works, only slower.
@@ -129,7 +140,12 @@ struct Driver<'m> {
 }
 
 impl<'m> Driver<'m> {
-    fn new(plan: &Plan, (memory_fd, mapping): (OwnedFd, &'m Mapping), messages: OwnedFd) -> io::Result<Self> {
+    fn new(
+        plan: &Plan,
+        renews_keys: bool,
+        (memory_fd, mapping): (OwnedFd, &'m Mapping),
+        messages: OwnedFd,
+    ) -> io::Result<Self> {
         // SAFETY: this is the only thread that touches the ledger, and the agent, which reaps a card before it starts
         // the next, only reads what it was promised that it may.
         let (memory, shared) = unsafe { parts_of(mapping) }?;
@@ -143,7 +159,7 @@ impl<'m> Driver<'m> {
             learn_descriptors(&messages, &slots)?;
         }
         let mut card = Card::new(memory, None, plan.card.clone(), now).map_err(io::Error::other)?;
-        if plan.renews_keys {
+        if renews_keys {
             card.renew_keys(now, plan.card.seed.0, None);
         }
         card.set_guest_memory(slots.descriptors().clone());
@@ -363,7 +379,8 @@ impl<'m> Driver<'m> {
                     self.slots.shut_down(&mut self.card, self.now);
                     self.card.shut_down(self.now);
                 }
-                ToCard::Begin => {}
+                // Of those who have begun nobody waits for them.
+                ToCard::TakeOver(_) | ToCard::Begin => {}
                 ToCard::Parked { .. } => {
                     if let Some(socket) = enclosed.next() {
                         self.with_slots(|slots, context| slots.keep_parked(socket, &context))?;
@@ -602,26 +619,52 @@ impl<'m> Memory<'m> {
     }
 }
 
+/// Waits for the word that this is the card of its node.
+fn wait_for_order(messages: &OwnedFd) -> io::Result<TakeOver> {
+    match next_message(messages)? {
+        (ToCard::TakeOver(order), _) => Ok(order),
+        _ => Err(io::Error::other("the agent has told something else before who takes over")),
+    }
+}
+
 /// Waits for all descriptors that the agent keeps for slots: what the card does first may need them.
 fn learn_descriptors(messages: &OwnedFd, slots: &Slots<'_>) -> io::Result<()> {
     loop {
-        match messages::receive(messages)? {
-            Some((ToCard::Begin, _)) => return Ok(()),
-            Some((ToCard::Loan(loan, ToLoan::Slot(ToSlot::Descriptors { ids })), enclosed)) => {
+        match next_message(messages)? {
+            (ToCard::Begin, _) => return Ok(()),
+            (ToCard::Loan(loan, ToLoan::Slot(ToSlot::Descriptors { ids })), enclosed) => {
                 slots.learn(loan.place, &ids, enclosed.into_iter());
             }
             // They come first.
-            Some(_) => {
+            _ => {
                 return Err(io::Error::other("the agent has told something else before the descriptors"));
             }
-            None => {
-                let mut watched = [PollFd::from_borrowed_fd(messages.as_fd(), PollFlags::IN)];
-                match rustix::event::poll(&mut watched, None) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
-            }
         }
+    }
+}
+
+/// Waits for the next message.
+fn next_message(messages: &OwnedFd) -> io::Result<(ToCard, Vec<OwnedFd>)> {
+    loop {
+        if let Some(message) = messages::receive(messages)? {
+            return Ok(message);
+        }
+        has_news_within(messages, None)?;
+    }
+}
+
+/// Whether the agent has said something, or has gone.
+fn has_news(messages: &OwnedFd) -> io::Result<bool> {
+    has_news_within(messages, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+}
+
+/// The same, waited for so long.
+fn has_news_within(messages: &OwnedFd, time: Option<&Timespec>) -> io::Result<bool> {
+    let mut watched = [PollFd::from_borrowed_fd(messages.as_fd(), PollFlags::IN)];
+    match rustix::event::poll(&mut watched, time) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -74,6 +74,42 @@ pub(crate) fn without_memory_changes_nothing() {
     assert_eq!((last.generation, last.restarts), (2, 1), "the card goes on");
 }
 
+/// Whoever stands by is replaced by one that knows the loan that has come, and follows.
+pub(crate) fn who_stands_by_knows_what_has_come() {
+    let (mut agent, path) = start("standby-knows");
+    let before = wait_standby(&mut agent);
+    agent.attach(0, loan(&agent, &path, 1)).unwrap();
+    expect_taken(&mut agent);
+    let next = wait_standby(&mut agent);
+    assert_ne!(next, before, "it knows nothing of the loan");
+    kill_card(&mut agent, 2);
+    assert_eq!(agent.view().card.pid, Some(next));
+    expect_taken(&mut agent);
+}
+
+/// Before there is one that knows it, a card is started that does.
+pub(crate) fn who_stands_by_and_knows_too_little_is_passed_over() {
+    let (mut agent, path) = start("standby-passed");
+    let before = wait_standby(&mut agent);
+    agent.attach(0, loan(&agent, &path, 1)).unwrap();
+    assert_eq!(agent.view().standby, None, "nobody knows what is now");
+    kill_card(&mut agent, 2);
+    assert_ne!(agent.view().card.pid, Some(before));
+    expect_taken(&mut agent);
+    let folder = PathBuf::from(format!("/proc/{before}"));
+    assert!(!folder.exists(), "who is of no use is gone");
+}
+
+fn wait_standby(agent: &mut Agent) -> i32 {
+    loop {
+        agent.turn().unwrap();
+        if let Some(pid) = agent.view().standby {
+            return pid;
+        }
+        wait(agent, agent.poll_timeout());
+    }
+}
+
 /// The present card dies, and the next one serves.
 fn kill_card(agent: &mut Agent, next: u64) {
     // SAFETY: a signal to a child of this process, which only its agent reaps.

@@ -164,7 +164,9 @@ pub(crate) fn start_that_fails_is_tried_again() {
     let pair = Pair::start(&place.image(MIB), &place.path(""));
     let mut client = Client::connect(&pair.socket);
     assert_eq!(client.write(0, &pattern(1, 4096)), 0);
+    pair.borrower.wait_standby();
     let limit = NoDescriptors::new();
+    pair.borrower.kill_standby();
     pair.borrower.kill_card();
     let dead = pair.borrower.wait_until("the card is dead", |record| record.restarts == 1);
     pair.borrower.wait_until("a start has failed twice", |record| record.generation >= dead.generation + 2);

@@ -14,6 +14,7 @@ mod flash;
 mod log;
 mod neighbours;
 mod pair;
+mod standby;
 mod watchdog;
 
 use std::process::{Command, ExitCode};
@@ -23,7 +24,7 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 25] = [
+const CASES: [Case; 29] = [
     (
         "attach_takes_a_loan_and_forgets_what_was_before",
         attach::a_card_takes_a_loan_and_forgets_what_was_before,
@@ -51,6 +52,13 @@ const CASES: [Case; 25] = [
     ("neighbours_without_the_key_get_nothing", neighbours::without_the_key_get_nothing),
     ("neighbours_that_write_rubbish_hurt_themselves", neighbours::that_write_rubbish_hurt_themselves),
     ("neighbours_that_sleep_are_woken", neighbours::that_sleep_are_woken),
+    ("standby_takes_over", standby::takes_over),
+    ("standby_that_dies_costs_nothing", standby::that_dies_costs_nothing),
+    ("standby_knows_what_has_come", attach::who_stands_by_knows_what_has_come),
+    (
+        "standby_that_knows_too_little_is_passed_over",
+        attach::who_stands_by_and_knows_too_little_is_passed_over,
+    ),
     ("watchdog_stopped_cards_are_replaced", watchdog::stopped_cards_are_replaced),
     ("watchdog_cards_that_spin_are_replaced", watchdog::cards_that_spin_are_replaced),
     ("watchdog_leaves_a_debugger_alone", watchdog::cards_with_a_debugger_are_left_alone),

@@ -191,6 +191,7 @@ pub(crate) struct Node {
 #[derive(Default)]
 struct Shared {
     record: Mutex<CardRecord>,
+    standby: Mutex<Option<i32>>,
     medium: Mutex<Option<MediumKind>>,
     /// Whether memory is shared, and the peer answers there.
     memory: Mutex<Option<bool>>,
@@ -261,6 +262,25 @@ impl Node {
             // SAFETY: sends a signal to a child of this process, which only its agent reaps.
             unsafe { libc::kill(pid, signal) };
         }
+    }
+
+    /// The process that stands by.
+    fn standby(&self) -> Option<i32> {
+        *self.shared.standby.lock().unwrap()
+    }
+
+    /// Waits until somebody does.
+    pub(crate) fn wait_standby(&self) -> i32 {
+        self.wait_for("a card stands by", || self.standby().is_some());
+        self.standby().unwrap()
+    }
+
+    /// Kills whoever stands by, and waits until its agent knows.
+    pub(crate) fn kill_standby(&self) {
+        let pid = self.standby().unwrap();
+        // SAFETY: sends a signal to a child of this process, which only its agent reaps.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        self.wait_for("nobody stands by", || self.standby() != Some(pid));
     }
 
     /// Processor time that the card has used.
@@ -359,6 +379,7 @@ fn drive(mut agent: Agent, shared: &Shared) {
         shared.turns.fetch_add(1, Ordering::Relaxed);
         let view = agent.view();
         *shared.record.lock().unwrap() = view.card;
+        *shared.standby.lock().unwrap() = view.standby;
         *shared.medium.lock().unwrap() = view.medium(&view.spec().loans[0]);
         *shared.memory.lock().unwrap() =
             view.loan(0).and_then(|(_, cells)| view.shared_memory(cells)).map(|memory| memory.up);

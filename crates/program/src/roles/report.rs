@@ -247,12 +247,14 @@ fn card(view: &View<'_>) -> Card {
         (_, _, None, 0) => "starting",
         (_, _, None, _) => "recovering",
     };
+    let known = |pid: Option<i32>| pid.and_then(|pid| u32::try_from(pid).ok());
     Card {
-        pid: record.pid.and_then(|pid| u32::try_from(pid).ok()),
+        pid: known(record.pid),
         generation: record.generation,
         restarts: record.restarts.into(),
         state: state.to_owned(),
         last_recovery_s: record.last_recovery.map(|time| time.as_secs_f64()),
+        standby_pid: known(view.standby),
     }
 }
 

@@ -98,6 +98,8 @@ pub struct Card {
     pub state: String,
     /// From the last death to the moment its successor served, in seconds; `null` before the first.
     pub last_recovery_s: Option<f64>,
+    /// The process id of the card that stands by to follow; `null` while there is none.
+    pub standby_pid: Option<u32>,
 }
 
 /// A path to another node.

@@ -11,6 +11,7 @@ pub(crate) fn example() -> Status {
         restarts: 2,
         state: "running".to_owned(),
         last_recovery_s: Some(0.0034),
+        standby_pid: Some(43),
     });
     for (name, rtt_us) in [("left", Some(81.4)), ("right", None)] {
         status.rails.push(Rail {
@@ -77,7 +78,7 @@ pub(crate) fn example() -> Status {
 
 /// The keys of the interface, as it lists them.
 const KEYS: [(&str, &[&str]); 7] = [
-    ("cards", &["pid", "generation", "restarts", "state", "last_recovery_s"]),
+    ("cards", &["pid", "generation", "restarts", "state", "last_recovery_s", "standby_pid"]),
     ("rails", &["name", "medium", "local", "peer", "state", "rtt_us", "loss_ratio"]),
     ("channels", &["peer", "state", "sealed", "cipher", "sent_frames", "received_frames", "retransmissions"]),
     ("streams", &["loan", "direction", "in_flight", "replay_bytes"]),

@@ -1,0 +1,137 @@
+//! What a card is started with: descriptors, a plan, and the word to take over.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+
+use base::RuleSet;
+use base::ids::{CardGeneration, Incarnation};
+use node::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Name, Secret};
+
+use super::lenders::Lenders;
+use super::{Agent, DriveSpec, Edge, LoanEnd, LoanSpec, fill_random, medium_of, rails};
+use crate::messages::{TakeOver, ToCard};
+use crate::plan::{MediumPlan, Plan, descriptor, feasible};
+use crate::process::{Child, OWN_EXECUTABLE, Spawn};
+
+impl Agent {
+    /// A process with the plan and everything that the plan names, which waits for [`ToCard::TakeOver`].
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub(super) fn spawn(&self, messages: &OwnedFd, plan: &OwnedFd) -> io::Result<Child> {
+        let mut descriptors: Vec<(BorrowedFd<'_>, RawFd)> = vec![
+            (self.memory.as_fd(), descriptor::MEMORY),
+            (plan.as_fd(), descriptor::PLAN),
+            (messages.as_fd(), descriptor::MESSAGES),
+            (self.spec.last_writes.as_fd(), descriptor::LAST_WRITES),
+        ];
+        if let Some(ring) = &self.ring {
+            descriptors.push((ring.as_fd(), descriptor::RING));
+        }
+        for (index, rail) in self.spec.rails.iter().enumerate() {
+            descriptors.push((rail.socket.as_fd(), descriptor::FIRST + index as RawFd));
+        }
+        for (index, drive) in self.spec.drives() {
+            let number = crate::card::image_descriptor(self.spec.rails.len(), index);
+            descriptors.push((drive.image.as_fd(), number));
+        }
+        let arguments = [c"causeway".to_owned(), c"__card".to_owned()];
+        let environment: Vec<CString> = std::env::vars_os()
+            .filter(|(name, _)| name == "RUST_BACKTRACE")
+            .filter_map(|(name, value)| CString::new(format!("{}={}", name.display(), value.display())).ok())
+            .collect();
+        Spawn {
+            program: OWN_EXECUTABLE,
+            arguments: &arguments,
+            environment: &environment,
+            descriptors: &descriptors,
+        }
+        .start()
+    }
+
+    /// What the next card is told before it takes over, as things are now.
+    pub(super) fn plan(&self) -> Plan {
+        let spec = &self.spec;
+        let mut lenders = Lenders::of(&spec.loans, &spec.rails);
+        let card = CardConfig {
+            identity: spec.identity.clone(),
+            name: Name::new(&spec.name),
+            // Domains are told apart within a loan; without a manager any choice will do that two nodes hardly share.
+            domain: spec.domains.node(),
+            incarnation: Incarnation(spec.incarnation),
+            life: self.life,
+            restored_as: None,
+            generation: CardGeneration(0),
+            seed: Secret([0; 32]),
+            protection: feasible(spec.protection),
+            rails: rails::configs(&spec.rails),
+            drives: spec.drives.iter().map(|drive| Some(drive.as_ref()?.config.clone())).collect(),
+            loans: spec.loans.iter().map(|loan| self.loan_config(loan, &mut lenders)).collect(),
+            holders: spec.holders.clone(),
+            rekey_frames: node::REKEY_FRAMES,
+            rules: RuleSet::ALL,
+        };
+        let load = |(place, loan): (usize, &LoanSpec)| match loan.config.role.edge()? {
+            Edge::Load(load) => Some((place, *load)),
+            Edge::Nbd { .. } | Edge::Vm { .. } => None,
+        };
+        Plan {
+            agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
+            card,
+            has_ring: self.ring.is_some(),
+            rails: spec.rails.iter().map(|rail| (rail.id, rails::is_offloaded(rail))).collect(),
+            media: spec.drives().map(|(place, drive)| (place, self.medium_plan(place, drive))).collect(),
+            loads: spec.loans.iter().enumerate().filter_map(load).collect(),
+        }
+    }
+
+    /// What makes a card the one of its node, new for each.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub(super) fn take_over(&self) -> io::Result<ToCard> {
+        let mut seed = Secret([0; 32]);
+        fill_random(&mut seed.0)?;
+        Ok(ToCard::TakeOver(TakeOver {
+            generation: CardGeneration(self.core.record().generation),
+            seed,
+            restored_as: self.restored_as,
+            renews_keys: self.was_restored,
+        }))
+    }
+
+    /// What is said of the image of a drive.
+    pub(super) fn medium_plan(&self, place: usize, drive: &DriveSpec) -> MediumPlan {
+        MediumPlan {
+            image: crate::card::image_descriptor(self.spec.rails.len(), place),
+            kind: medium_of(&drive.image, self.ring.is_some()),
+            flash: drive.flash,
+            has_lost: self.images.has_lost(place),
+            cleared: self.images.cleared(place),
+        }
+    }
+
+    /// What the card is told of a loan.
+    pub(super) fn loan_config(&self, loan: &LoanSpec, lenders: &mut Lenders<'_>) -> LoanConfig {
+        let mut least_incarnation = Incarnation::default();
+        let role = match &loan.config.role {
+            LoanEnd::Lend(lent) => LoanRole::Lend(lent.clone()),
+            LoanEnd::Borrow { lender, peers, io_timeout, edge } => {
+                least_incarnation = lenders.least_incarnation(&lender.key.0);
+                let edge = match edge {
+                    Edge::Nbd { .. } => BorrowEdge::Drive,
+                    Edge::Load(_) => BorrowEdge::Program,
+                    Edge::Vm { machine, .. } => {
+                        BorrowEdge::Slot { domain: self.spec.domain_of_machine(*machine) }
+                    }
+                };
+                let routes = lenders.routes(peers);
+                LoanRole::Borrow { lender: *lender, routes, io_timeout: *io_timeout, edge }
+            }
+            LoanEnd::Vacant { edge: Some(Edge::Vm { .. }) } => LoanRole::VacantSlot,
+            LoanEnd::Vacant { .. } => LoanRole::Vacant,
+        };
+        LoanConfig { least_incarnation, ..loan.config.with_role(role) }
+    }
+}
