@@ -145,7 +145,10 @@ impl World<'_> {
                     if let Refusal::Twin { .. } = refusal {
                         self.report.marks.set(Mark::TwinRefused);
                         let life = self.nodes[node].who();
-                        self.loans.iter_mut().for_each(|lent| lent.take_over.is_twin(life));
+                        // Who hears it late may be a twin of somebody who has nothing any more.
+                        if self.loans.iter().any(|lent| lent.take_over.is_held()) {
+                            self.loans.iter_mut().for_each(|lent| lent.take_over.is_twin(life));
+                        }
                     }
                     if let Refusal::Outdated { seen } = refusal {
                         self.report.marks.set(Mark::Outdated);

@@ -213,6 +213,9 @@ impl World<'_> {
         }
         if !tenancy.is_held {
             self.loans[loan].take_over.ends();
+            if !self.loans.iter().any(|lent| lent.take_over.is_held()) {
+                self.loans.iter_mut().for_each(|lent| lent.take_over.forget_twins());
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! A function is taken from a life by another one of the same node only when that life has left a question of the
 //! lender unanswered for so long that it is taken for gone; by one that was refused as its twin, only when the hold time
-//! is over. Once the function was given back there is nothing to keep from a twin, and the lender knows it no more.
+//! is over. Once everything was given back there is nothing to keep from a twin, and the lender knows it no more.
 //!
 //! What counts is what was said: the newest packet of the lender that a life has acknowledged, in a frame that the
 //! lender has accepted, shows how long ago the two last spoke to each other.
@@ -76,6 +76,15 @@ impl TakeOver {
     /// Whoever had the function has given it back.
     pub(crate) fn ends(&mut self) {
         self.holder = None;
+    }
+
+    /// Whether anybody has the function.
+    pub(crate) fn is_held(&self) -> bool {
+        self.holder.is_some()
+    }
+
+    /// Nobody has any function of the lender: there is nothing to keep from twins.
+    pub(crate) fn forget_twins(&mut self) {
         self.twins.clear();
     }
 
@@ -164,11 +173,16 @@ mod tests {
     }
 
     #[test]
-    fn who_was_a_twin_before_the_function_was_given_back_is_any_other_life() {
+    fn who_was_a_twin_before_everything_was_given_back_is_any_other_life() {
         let mut function = TakeOver::default();
         function.changes(0, FIRST).unwrap();
         function.is_twin(SECOND);
         function.ends();
+        // Another function may still be had.
+        function.changes(5, FIRST).unwrap();
+        function.changes(6 + VERDICT, SECOND).unwrap_err();
+        function.ends();
+        function.forget_twins();
         function.changes(10, FIRST).unwrap();
         function.sends(20, (1, 1, PATH, 5));
         function.hears(FIRST, Some(20));
