@@ -18,7 +18,7 @@ use crate::process::Child;
 use crate::wait::Interest;
 
 /// How long nothing has to change before a card is prepared: what comes at once with others is prepared for once.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET: Duration = Duration::from_millis(50);
 /// When it is tried again after one could not be started, or has ended.
 const PAUSE: Duration = Duration::from_secs(10);
 
