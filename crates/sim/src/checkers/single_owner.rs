@@ -7,7 +7,7 @@
 use base::times::HOLD;
 
 /// A lender's ledger knows when its borrower was last heard to within a second.
-const HEARD_STEP: u64 = 1_000_000_000;
+pub(super) const HEARD_STEP: u64 = 1_000_000_000;
 
 /// One life of a node: from the start of its program to its end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -11,7 +11,10 @@ use base::times::{HANDSHAKE_RETRY_MAX, HOLD, RAIL_VERDICT, SILENCE};
 use link::PathId;
 
 use super::Verdict;
-use super::single_owner::Life;
+use super::single_owner::{HEARD_STEP, Life};
+
+/// How long a function is kept from a twin at least.
+const KEPT: u64 = HOLD.as_nanos() as u64 - HEARD_STEP;
 
 /// A packet of the lender: the node that it is for, its card, path and number.
 pub(crate) type Packet = (usize, u64, PathId, u64);
@@ -100,7 +103,7 @@ impl TakeOver {
         // Who has something here, too, and calls first after a start of the lender, is not asked.
         let is_free = answered.is_none() && self.known.contains(&taker);
         let kept_since = answered.copied().or(began).unwrap_or_default();
-        if self.twins.contains(&taker) && !is_free && now - kept_since < HOLD.as_nanos() as u64 {
+        if self.twins.contains(&taker) && !is_free && now - kept_since < KEPT {
             return Err(format!(
                 "{taker:?} takes the function from {former:?}, as whose twin it was refused"
             ));
@@ -162,14 +165,13 @@ mod tests {
         function.sends(10, (1, 1, PATH, 5));
         function.hears(FIRST, Some(10));
         function.is_twin(SECOND);
-        let hold = HOLD.as_nanos() as u64;
-        function.changes(9 + hold, SECOND).unwrap_err();
+        function.changes(9 + KEPT, SECOND).unwrap_err();
         function.holder = Some(FIRST);
-        function.changes(10 + hold, SECOND).unwrap();
+        function.changes(10 + KEPT, SECOND).unwrap();
         function.lender_began(20, Some(FIRST), &[FIRST], &[SECOND]);
-        function.changes(19 + hold, SECOND).unwrap_err();
+        function.changes(19 + KEPT, SECOND).unwrap_err();
         function.lender_began(20, Some(FIRST), &[FIRST], &[]);
-        function.changes(19 + hold, SECOND).unwrap();
+        function.changes(19 + KEPT, SECOND).unwrap();
     }
 
     #[test]
