@@ -285,6 +285,14 @@ pub fn kill_card(machine: &Machine, name: &str, timeout: Duration) -> Result<Car
     })
 }
 
+/// Waits until a card stands by at a node, and returns its process.
+pub fn wait_standby(machine: &Machine, name: &str, timeout: Duration) -> Result<u32, Error> {
+    poll_until(&format!("a card of {name} that stands by"), timeout, || {
+        let pid = status(machine, name)?["cards"][0]["standby_pid"].as_u64();
+        Ok(pid.and_then(|pid| u32::try_from(pid).ok()))
+    })
+}
+
 /// A node's card by way of the control socket, without starting a program for each question: for campaigns of
 /// thousands of kills.
 pub struct Watch {

@@ -2,7 +2,7 @@
 //! replayed, forged, truncated, oversized, of another version, under another key, false first messages and noise. They
 //! are counted, I/O goes on, and memory stays.
 
-use campaign::causeway::{Borrower, Lender, card, number, status};
+use campaign::causeway::{Borrower, Lender, card, number, status, wait_standby};
 use campaign::load::{Load, Model, connect};
 use campaign::process::{anonymous_kib, family, poll_until};
 use campaign::relay::flood::GENERAL;
@@ -35,14 +35,14 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
     set_flood(&mut world, PER_SECOND / 4);
     // Buffers that are used for the first time are not what is looked for.
     flooded(&mut world, &load, 2 * PER_SECOND);
-    let before = residents(&lender, &borrower);
+    let before = residents(&world, &lender, &borrower);
     load.take_longest_gap();
     flooded(&mut world, &load, PER_SECOND * if scale::is_soak() { 120 } else { 10 });
-    let after = residents(&lender, &borrower);
+    let after = residents(&world, &lender, &borrower);
     let gap = load.take_longest_gap();
     set_flood(&mut world, 0);
 
-    assert_eq!(before.len(), 4, "two agents and two cards, the same before and after");
+    assert_eq!(before.len(), 6, "two agents, their cards and those that stand by, the same before and after");
     for ((pid, before), (still, after)) in before.iter().zip(&after) {
         assert_eq!(pid, still, "a process died of it");
         assert!(*after < before + GROWTH_MAX_KIB, "process {pid} grew from {before} to {after} KiB");
@@ -96,10 +96,10 @@ fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
     load.wait_done(2000, LONG).unwrap();
     set_calls(&mut world, PER_SECOND / 4);
     flooded(&mut world, &load, 2 * PER_SECOND);
-    let before = residents(&lender, &borrower);
+    let before = residents(&world, &lender, &borrower);
     load.take_longest_gap();
     flooded(&mut world, &load, PER_SECOND * if scale::is_soak() { 120 } else { 10 });
-    let after = residents(&lender, &borrower);
+    let after = residents(&world, &lender, &borrower);
     // Whoever wants another function has it, though the lender has so much to look at.
     // A busy machine has few of its calls looked at, and it asks for longer than others.
     let asks = ["--io-timeout", "180"];
@@ -160,7 +160,9 @@ fn set_flood(world: &mut World, per_second: u64) {
     }
 }
 
-fn residents(lender: &Lender, borrower: &Borrower) -> Vec<(u32, u64)> {
+fn residents(world: &World, lender: &Lender, borrower: &Borrower) -> Vec<(u32, u64)> {
+    wait_standby(world.right(), "lender", LONG).unwrap();
+    wait_standby(world.left(), "borrower", LONG).unwrap();
     let pids = [lender.process.pid(), borrower.process.pid()].map(family).concat();
     pids.into_iter().map(|pid| (pid, anonymous_kib(pid).unwrap())).collect()
 }

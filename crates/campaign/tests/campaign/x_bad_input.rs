@@ -280,8 +280,9 @@ fn x4_no_key_in_a_log_a_process_list_or_a_core_dump() {
     {
         campaign::causeway::kill_card(machine, name, LONG).unwrap();
         client.write(0, &[2; 4096]).unwrap();
+        campaign::causeway::wait_standby(machine, name, LONG).unwrap();
         let processes = family(process.pid());
-        assert_eq!(processes.len(), 2, "an agent and a card");
+        assert_eq!(processes.len(), 3, "an agent, a card, and one that stands by");
         for pid in processes {
             for file in ["cmdline", "environ"] {
                 let text = std::fs::read(format!("/proc/{pid}/{file}")).unwrap();
