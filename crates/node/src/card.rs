@@ -787,8 +787,12 @@ impl<'m> Card<'m> {
         self.step_one(now, place, |_| ());
     }
 
-    /// Nothing if the loan has failed, perhaps just now.
+    /// Nothing if the loan has failed, perhaps just now. One that is [behind](Card::behind) takes the step before first:
+    /// what is done to a loan is done to one that knows what has become of its peer.
     fn step_one(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self)) -> Option<()> {
+        if loan < self.loans.len() && self.behind.has(loan) {
+            self.step_behind(now, loan);
+        }
         self.guarded(now, loan, |card| card.step(Some(loan), act))
     }
 

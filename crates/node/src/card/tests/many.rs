@@ -1,5 +1,7 @@
 //! A card of many loans, few of which do anything.
 
+use link::frame::Kind;
+
 use super::*;
 
 const LOANS: usize = 40;
@@ -67,4 +69,81 @@ fn who_has_something_under_way_is_first_in_a_new_card() {
         write_to(&mut ends[1].card, now, loan, 1..2);
     }
     assert!(run(&mut now, &mut ends, Duration::from_secs(2), is_served));
+}
+
+/// Frames go to whom they name, until `holds`.
+fn run_three(
+    now: &mut Instant,
+    tick: Duration,
+    ends: &mut [End<'_>; 3],
+    holds: impl Fn(&[End<'_>; 3], Instant) -> bool,
+) {
+    while !holds(ends, *now) {
+        *now += tick;
+        for at in 0..3 {
+            let sent = ends[at].turn(*now);
+            deliver(ends, at, sent);
+        }
+    }
+}
+
+/// What an end has sent: the borrowers have only the lender to speak to, and know what is for them.
+fn deliver(ends: &mut [End<'_>; 3], from: usize, sent: Vec<(Egress, Vec<u8>)>) {
+    for (way, frame) in sent {
+        let to = Header::parse(&frame).unwrap().destination.domain.0 as usize;
+        match (from, to) {
+            (0, 2 | 3) => ends[to - 1].incoming.push_back((way, frame)),
+            (0, _) => ends[1..].iter_mut().for_each(|end| end.incoming.push_back((way, frame.clone()))),
+            _ => ends[0].incoming.push_back((way, frame)),
+        }
+    }
+}
+
+/// A node that has many functions is started anew, and another one asks for one of them before the lender has come to
+/// that: it is kept for whom it belongs to, be it that he came long ago.
+#[test]
+fn who_is_started_anew_keeps_what_the_lender_has_not_come_to() {
+    let arena = Arena::default();
+    let wanted = LOANS - 1;
+    let other = CardConfig { loans: vec![many(3).loans.swap_remove(wanted)], ..many(3) };
+    let mut ends = [many(1), many(2), other].map(|config| End::new(&arena, config));
+    let mut now = Instant::ZERO;
+    let are_open = |ends: &[End<'_>; 3], _: Instant| {
+        (0..LOANS).all(|loan| ends[1].card.state(loan) == link::State::Open)
+    };
+    run_three(&mut now, TICK, &mut ends, are_open);
+    let until = now + base::times::HOLD + Duration::from_secs(1);
+    run_three(&mut now, Duration::from_millis(50), &mut ends, |_, now| now >= until);
+    let holder = |ends: &[End<'_>; 3]| ends[0].card.loans[wanted].holder();
+    let life = LifeId([9; 16]);
+    let mut anew = CardConfig { incarnation: Incarnation(2), life, seed: Secret([9; 32]), ..many(2) };
+    anew.loans.truncate(1);
+    ends[1] = End::on(anew.new_memory(&arena), anew, now);
+    // What the other one asks comes right behind what tells the lender of the new life.
+    let mut asks: Vec<Vec<u8>> = Vec::new();
+    let until = now + Duration::from_secs(5);
+    while now < until {
+        now += Duration::from_millis(50);
+        let sent = ends[2].turn(now).into_iter().map(|(_, frame)| frame);
+        let is_sealed = |frame: &Vec<u8>| Header::parse(frame).unwrap().kind == Kind::Sealed;
+        asks.extend(sent.filter(is_sealed));
+    }
+    let mut asks = asks.into_iter().max_by_key(Vec::len).expect("it asks again and again");
+    let was = holder(&ends);
+    let mut told: VecDeque<Vec<u8>> = VecDeque::new();
+    while !ends[0].card.behind.has(wanted) {
+        if let Some(mut frame) = told.pop_front() {
+            ends[0].card.handle_frame(now, RailId::ALL[0], PEER, &mut frame);
+            continue;
+        }
+        now += TICK;
+        assert!(now < until + Duration::from_secs(5), "the lender meets the new life");
+        let sent = ends[0].turn(now);
+        deliver(&mut ends, 0, sent);
+        told.extend(ends[1].turn(now).into_iter().map(|(_, frame)| frame));
+    }
+    ends[0].card.handle_frame(now, RailId::ALL[0], PEER, &mut asks);
+    let until = now + Duration::from_secs(2);
+    run_three(&mut now, Duration::from_millis(1), &mut ends, |_, now| now >= until);
+    assert_eq!((holder(&ends), ends[2].card.state(0)), (was, link::State::Resetting));
 }
