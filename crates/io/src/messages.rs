@@ -41,6 +41,8 @@ pub(crate) struct LoanId {
 pub(crate) enum ToCard {
     /// First of all: whoever it is said to is the card of its node from now on.
     TakeOver(TakeOver),
+    /// Right behind it, as often as it takes: comes with the rails of the plan, and then with the images, in its order.
+    Given,
     /// Of a loan.
     Loan(LoanId, ToLoan),
     /// Of a drive that is lent, by its place.

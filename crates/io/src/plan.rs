@@ -3,7 +3,7 @@
 mod header;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
 use base::ids::{NodeId, RailId};
@@ -38,8 +38,6 @@ pub(crate) mod descriptor {
     pub(crate) const RING: RawFd = 6;
     /// When images were written last.
     pub(crate) const LAST_WRITES: RawFd = 7;
-    /// The first rail; then the others, then the images of the lent drives in their order.
-    pub(crate) const FIRST: RawFd = 8;
 }
 
 /// Everything a card has to know that is not in the ledger. Contains keys: travels in memory, never as an argument.
@@ -49,7 +47,7 @@ pub(crate) struct Plan {
     /// What the card proper is told, but for what [`ToCard::TakeOver`](crate::messages::ToCard::TakeOver) brings.
     pub(crate) card: CardConfig,
     pub(crate) has_ring: bool,
-    /// The ids of the rails in the order of their descriptors, and whether the kernel splits what it is given there.
+    /// The ids of the rails in the order in which they are given, and whether the kernel splits what it is given there.
     pub(crate) rails: Vec<(RailId, bool)>,
     /// What the card's drives lie on, by place.
     pub(crate) media: Vec<(usize, MediumPlan)>,
@@ -60,8 +58,6 @@ pub(crate) struct Plan {
 /// What a drive that is lent lies on.
 #[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct MediumPlan {
-    /// The descriptor of the image in the card.
-    pub(crate) image: RawFd,
     pub(crate) kind: MediumKind,
     pub(crate) flash: Option<FlashConfig>,
     /// Something of it may be lost that no card may have told.

@@ -213,7 +213,6 @@ impl Agent {
     /// when no card has the drive any more.
     pub fn withdraw(&mut self, drive: usize) {
         let Some(spec) = self.spec.drives.get_mut(drive).and_then(Option::take) else { return };
-        self.dismiss_standby();
         let seen = self.images.go(drive);
         let loans = loans_of(&self.spec.loans, drive);
         for loan in &loans {

@@ -147,9 +147,9 @@ impl Agent {
                 (self.spawn(&theirs, &plan.share()?)?, ours)
             }
         };
+        self.give_over(&ours)?;
         let pid = child.pid();
         let mut outbox = Outbox::new(self.spec.loans.iter().map(|loan| loan.config.life).collect());
-        outbox.push(self.take_over()?);
         self.slots.tell_all(&self.spec.loans, &mut outbox);
         for (loan, slot, _) in self.clients.connections() {
             outbox.push_of(loan, ToLoan::Connection { slot });

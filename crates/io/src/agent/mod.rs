@@ -503,7 +503,6 @@ impl Agent {
     /// reached.
     pub fn shut_down(&mut self) {
         clients::stop_listening(&mut self.spec.loans);
-        self.dismiss_standby();
         self.core.handle_shut_down();
         self.follow();
     }

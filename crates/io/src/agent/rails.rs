@@ -48,7 +48,6 @@ impl Agent {
             self.spec.rails.iter().filter(stays).chain(&come).map(|rail| rail.id).collect();
         let is_twice = ids.iter().enumerate().any(|(at, id)| ids[..at].contains(id));
         assert!(!is_twice && !ids.is_empty(), "each rail has an id of its own, and one is left");
-        self.dismiss_standby();
         // Those that come are there before any goes. One that goes may have the id of one that comes.
         let gone: Vec<RailId> =
             go.iter().filter(|id| !come.iter().any(|rail| rail.id == **id)).copied().collect();

@@ -2,8 +2,8 @@
 //! waits for the word to take over.
 //!
 //! It is only a matter of time: where none stands by, or what the next card is to know has changed since, a card is
-//! started when it is needed. Whoever stands by has no effect on anything, but keeps the descriptors open that it was
-//! given: none may stand by with one that leaves the node.
+//! started when it is needed. Whoever stands by has no effect on anything: it has memory and the ring, but neither rails
+//! nor images, which leave the node when they are to, whoever stands by.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -91,12 +91,6 @@ impl Agent {
         let is_there = matches!(ready.child.try_reap(), Ok(None));
         let is_fit = is_there && ready.plan == *plan;
         Some((ready, is_fit))
-    }
-
-    /// A descriptor leaves the node: nobody has it any more who only stands by.
-    pub(super) fn dismiss_standby(&mut self) {
-        drop(self.unwatch_standby());
-        self.standby.note_change();
     }
 
     /// Whoever stood by has ended.

@@ -10,12 +10,12 @@ use node::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Name, Secret};
 
 use super::lenders::Lenders;
 use super::{Agent, DriveSpec, Edge, LoanEnd, LoanSpec, fill_random, medium_of, rails};
-use crate::messages::{TakeOver, ToCard};
+use crate::messages::{self, TakeOver, ToCard};
 use crate::plan::{MediumPlan, Plan, descriptor, feasible};
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 
 impl Agent {
-    /// A process with the plan and everything that the plan names, which waits for [`ToCard::TakeOver`].
+    /// A process with the plan, which waits for [`ToCard::TakeOver`].
     ///
     /// # Errors
     /// What the system refused.
@@ -28,13 +28,6 @@ impl Agent {
         ];
         if let Some(ring) = &self.ring {
             descriptors.push((ring.as_fd(), descriptor::RING));
-        }
-        for (index, rail) in self.spec.rails.iter().enumerate() {
-            descriptors.push((rail.socket.as_fd(), descriptor::FIRST + index as RawFd));
-        }
-        for (index, drive) in self.spec.drives() {
-            let number = crate::card::image_descriptor(self.spec.rails.len(), index);
-            descriptors.push((drive.image.as_fd(), number));
         }
         let arguments = [c"causeway".to_owned(), c"__card".to_owned()];
         let environment: Vec<CString> = std::env::vars_os()
@@ -86,25 +79,31 @@ impl Agent {
         }
     }
 
-    /// What makes a card the one of its node, new for each.
+    /// Tells a process that it is the card of its node, and gives it the rails and the images of the plan: a card that
+    /// only stands by has none, since closing an image may write to a disk, or wait for one.
     ///
     /// # Errors
-    /// There are no random numbers.
-    pub(super) fn take_over(&self) -> io::Result<ToCard> {
+    /// It is gone, or there are no random numbers.
+    pub(super) fn give_over(&self, to: &OwnedFd) -> io::Result<()> {
         let mut seed = Secret([0; 32]);
         fill_random(&mut seed.0)?;
-        Ok(ToCard::TakeOver(TakeOver {
+        let order = ToCard::TakeOver(TakeOver {
             generation: CardGeneration(self.core.record().generation),
             seed,
             restored_as: self.restored_as,
             renews_keys: self.was_restored,
-        }))
+        });
+        messages::send(to.as_fd(), &order, &[])?;
+        let rails = self.spec.rails.iter().map(|rail| rail.socket.as_fd());
+        let images = self.spec.drives().map(|(_, drive)| drive.image.as_fd());
+        let descriptors: Vec<BorrowedFd<'_>> = rails.chain(images).collect();
+        let mut parts = descriptors.chunks(messages::DESCRIPTORS);
+        parts.try_for_each(|some| messages::send(to.as_fd(), &ToCard::Given, some))
     }
 
     /// What is said of the image of a drive.
     pub(super) fn medium_plan(&self, place: usize, drive: &DriveSpec) -> MediumPlan {
         MediumPlan {
-            image: crate::card::image_descriptor(self.spec.rails.len(), place),
             kind: medium_of(&drive.image, self.ring.is_some()),
             flash: drive.flash,
             has_lost: self.images.has_lost(place),

@@ -2,7 +2,7 @@ mod health;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -117,7 +117,13 @@ struct Threads {
 }
 
 impl<'m> Media<'m> {
-    pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
+    /// With the images of the plan's drives, in its order.
+    pub(super) fn take_over(
+        plan: &Plan,
+        given: impl Iterator<Item = OwnedFd>,
+        shared: &'m SharedCells,
+        waiter: &Waiter,
+    ) -> io::Result<Self> {
         let places = plan.card.drives.len();
         let mut drives: Vec<_> = (0..places).map(|_| None).collect();
         let mut models: Vec<_> = (0..places).map(|_| None).collect();
@@ -125,12 +131,10 @@ impl<'m> Media<'m> {
         let mut collapser = None;
         // SAFETY: the agent gives the page at this number; nothing else in this process owns it.
         let last_writes = LastWrites::inherited(unsafe { inherited(descriptor::LAST_WRITES)? })?;
-        for (index, drive, medium) in plan.drives() {
+        for ((index, drive, medium), image) in plan.drives().zip(given) {
             last_writes.take_over(index);
             health[index] = Health::new(index, drive.blocks, drive.block_size);
-            // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
-            let fd = unsafe { inherited(medium.image)? };
-            drives[index] = Some((Arc::new(open(fd, medium.kind, &mut collapser)?), medium.kind));
+            drives[index] = Some((Arc::new(open(image, medium.kind, &mut collapser)?), medium.kind));
             models[index] = medium.flash.map(FlashModel::new);
         }
         let lent_drive = |loan: &LoanConfig| Some(loan.role.lent()?.drive).filter(|drive| *drive < places);
@@ -736,11 +740,6 @@ fn media_error(error: &io::Error) -> MediaError {
         Some(libc::EROFS | libc::EPERM | libc::EBADF) => MediaError::ReadOnly,
         _ => MediaError::Io,
     }
-}
-
-/// The number at which a card gets the image of its `index`-th lent loan.
-pub(crate) fn image_descriptor(rails: usize, index: usize) -> RawFd {
-    descriptor::FIRST + (rails + index) as RawFd
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use rustix::io::Errno;
 
 use node::{Card, CardEvent, LoanConfig, Persist};
 
-pub(crate) use self::media::{image_descriptor, lost_by};
+pub(crate) use self::media::lost_by;
 pub(crate) use self::parked::InHand;
 
 use self::edges::Edges;
@@ -91,6 +91,7 @@ pub fn run() -> io::Result<()> {
         mapping.find_present(memory.as_fd());
     }
     let order = wait_for_order(&to_agent)?;
+    let given = receive_given(&to_agent, plan.rails.len() + plan.media.len())?;
     let renews_keys = order.renews_keys;
     plan.take_over(order);
     // A virtual machine may die of a connection that is cut off, so who serves some ends in order: see `orphan`.
@@ -100,7 +101,7 @@ pub fn run() -> io::Result<()> {
     if rustix::fs::fstat(&memory)?.st_size.cast_unsigned() != mapping.len() as u64 {
         mapping = Mapping::growing(memory.as_fd(), REACH)?;
     }
-    let driver = Driver::new(&plan, renews_keys, (memory, &mapping), to_agent)?;
+    let driver = Driver::new(&plan, renews_keys, given, (memory, &mapping), to_agent)?;
     // The keys are where they are used by now.
     drop(plan);
     // After the threads that need no haste were started; without it everything works, only slower.
@@ -143,6 +144,7 @@ impl<'m> Driver<'m> {
     fn new(
         plan: &Plan,
         renews_keys: bool,
+        given: Vec<OwnedFd>,
         (memory_fd, mapping): (OwnedFd, &'m Mapping),
         messages: OwnedFd,
     ) -> io::Result<Self> {
@@ -151,8 +153,9 @@ impl<'m> Driver<'m> {
         let (memory, shared) = unsafe { parts_of(mapping) }?;
         let waiter = Waiter::new(SpinTimes::default())?;
         waiter.register(messages.as_fd(), token::MESSAGES, Interest::READ)?;
-        let rails = Rails::take_over(plan, shared, &waiter)?;
-        let mut media = Media::take_over(plan, shared, &waiter)?;
+        let mut given = given.into_iter();
+        let rails = Rails::take_over(plan, given.by_ref().take(plan.rails.len()), shared, &waiter)?;
+        let mut media = Media::take_over(plan, given, shared, &waiter)?;
         let now = now();
         let slots = Slots::new(shared, plan.slots().collect(), plan.card.loans.len());
         if plan.slots().next().is_some() {
@@ -380,7 +383,7 @@ impl<'m> Driver<'m> {
                     self.card.shut_down(self.now);
                 }
                 // Of those who have begun nobody waits for them.
-                ToCard::TakeOver(_) | ToCard::Begin => {}
+                ToCard::TakeOver(_) | ToCard::Given | ToCard::Begin => {}
                 ToCard::Parked { .. } => {
                     if let Some(socket) = enclosed.next() {
                         self.with_slots(|slots, context| slots.keep_parked(socket, &context))?;
@@ -625,6 +628,21 @@ fn wait_for_order(messages: &OwnedFd) -> io::Result<TakeOver> {
         (ToCard::TakeOver(order), _) => Ok(order),
         _ => Err(io::Error::other("the agent has told something else before who takes over")),
     }
+}
+
+/// Waits for the rails and images of the plan, which are so many.
+fn receive_given(messages: &OwnedFd, count: usize) -> io::Result<Vec<OwnedFd>> {
+    let mut given = Vec::with_capacity(count);
+    while given.len() < count {
+        match next_message(messages)? {
+            (ToCard::Given, some) if !some.is_empty() => given.extend(some),
+            (ToCard::Given, _) => return Err(io::Error::other("there is no room for descriptors")),
+            _ => {
+                return Err(io::Error::other("the agent has told something else before all rails and images"));
+            }
+        }
+    }
+    Ok(given)
 }
 
 /// Waits for all descriptors that the agent keeps for slots: what the card does first may need them.

@@ -1,5 +1,5 @@
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use base::Instant;
 use base::ids::{CardGeneration, RailId};
@@ -9,8 +9,7 @@ use super::shm::ShmPaths;
 use super::{HOT, token};
 use crate::address::RailAddress;
 use crate::impair::{Direction, Fate, Impairer, Impairment};
-use crate::plan::{Plan, SharedCells, descriptor};
-use crate::process::inherited;
+use crate::plan::{Plan, SharedCells};
 use crate::udp::{Datagram, MAX_DATAGRAM_BYTES, RailSocket};
 use crate::wait::{Interest, Waiter};
 
@@ -66,16 +65,20 @@ impl FrameBuffers for Outbound<'_> {
 }
 
 impl<'m> Rails<'m> {
-    pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
+    /// With the sockets of the plan's rails, in its order.
+    pub(super) fn take_over(
+        plan: &Plan,
+        sockets: impl Iterator<Item = OwnedFd>,
+        shared: &'m SharedCells,
+        waiter: &Waiter,
+    ) -> io::Result<Self> {
         let (buffer, frames) = (vec![0; SEND_BYTES].into(), Vec::with_capacity(SEND_FRAMES));
         let rails = [const { None }; RailId::COUNT];
         let mut all = Self { rails, shared, generation: plan.card.generation, buffer, frames };
-        for (index, (id, offload)) in plan.rails.iter().enumerate() {
-            // SAFETY: the agent gives the rails at these numbers; nothing else in this process owns them.
-            let fd = unsafe { inherited(descriptor::FIRST + index as RawFd)? };
+        for ((id, offload), socket) in plan.rails.iter().zip(sockets) {
             let no_such = || io::Error::other("the plan has a rail that the card is not told of");
             let config = plan.card.rails[id.index()].ok_or_else(no_such)?;
-            all.add(*id, config, *offload, fd, waiter)?;
+            all.add(*id, config, *offload, socket, waiter)?;
         }
         Ok(all)
     }
