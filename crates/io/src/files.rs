@@ -85,6 +85,8 @@ pub struct ImageInfo {
     pub block_bytes: u32,
     /// The data is in memory: tmpfs, ramfs, hugetlbfs or a memfd.
     pub memory_backed: bool,
+    /// Closing a copy of its descriptor neither writes nor waits, as it does on NFS or FUSE.
+    pub closes_at_once: bool,
     /// Opened without the right to write.
     pub read_only: bool,
     /// Goes around the page cache; addresses and positions must then be aligned as said below.
@@ -272,6 +274,7 @@ impl Image {
             bytes,
             block_bytes,
             memory_backed: kind == ImageKind::File && memory_page_bytes(file.as_fd())?.is_some(),
+            closes_at_once: kind != ImageKind::File || closes_at_once(file.as_fd())?,
             read_only: flags & OFlags::ACCMODE == OFlags::RDONLY,
             direct: flags.contains(OFlags::DIRECT),
             memory_alignment: 1,
@@ -522,6 +525,16 @@ pub(crate) fn memory_page_bytes(fd: BorrowedFd<'_>) -> io::Result<Option<usize>>
         HUGETLBFS_MAGIC => Some((system.f_bsize as usize).max(page)),
         _ => None,
     })
+}
+
+/// Whether the file system does nothing when a descriptor of a file is closed that is open elsewhere (`flush` of the
+/// kernel's file_operations): of those that are named here that is known.
+fn closes_at_once(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    const EXT_MAGIC: u32 = 0xef53;
+    const XFS_MAGIC: u32 = 0x5846_5342;
+    const BTRFS_MAGIC: u32 = 0x9123_683e;
+    let system = rustix::fs::fstatfs(fd)?.f_type as u32;
+    Ok(memory_page_bytes(fd)?.is_some() || [EXT_MAGIC, XFS_MAGIC, BTRFS_MAGIC].contains(&system))
 }
 
 /// Alignment of memory and of positions for direct I/O; `None` if there is none. The kernel is asked first; one before

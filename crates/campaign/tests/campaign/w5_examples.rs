@@ -1,10 +1,10 @@
 //! W5: the commented examples are run as they stand, in machines of their own: a lender's and the borrower's. What is
 //! borrowed is written and read over NBD, and all ends in order with SIGTERM.
 
-use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary, wait_standby};
+use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary};
 use campaign::load::connect;
 use campaign::nbd_client::{NbdClient, NbdError};
-use campaign::process::{Process, family, is_running, run};
+use campaign::process::{Process, family, is_running, poll_until, run};
 use campaign::tools;
 use campaign::world::{Machine, World, WorldConfig};
 use std::collections::BTreeSet;
@@ -194,11 +194,12 @@ fn w5_a_rack_comes_up_as_one_and_ends_as_one() {
     // The rack says it, and it lies beside the files of the rack.
     let mut client = connect(&machine.dir().join("rack-nvme0.nbd")).unwrap();
     write_and_read(&mut client, 64 * MIB);
-    for node in ["rack-store", "rack-desk"] {
-        wait_standby(machine, node, START_TIMEOUT).unwrap();
-    }
-    let processes = family(rack.pid());
-    assert_eq!(processes.len(), 7, "two nodes, each an agent and two cards, and who looks after them");
+    let processes =
+        poll_until("two nodes, each with two cards, and who looks after them", START_TIMEOUT, || {
+            let processes = family(rack.pid());
+            Ok((processes.len() == 7).then_some(processes))
+        })
+        .unwrap();
     end(rack);
     assert!(processes.iter().all(|pid| !is_running(*pid)), "nobody is left behind");
 }

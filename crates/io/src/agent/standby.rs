@@ -72,6 +72,10 @@ impl Agent {
     }
 
     fn try_to_prepare(&mut self) -> io::Result<()> {
+        if !self.may_prepare() {
+            drop(self.unwatch_standby());
+            return Ok(());
+        }
         let plan = self.plan().encode()?;
         if self.standby.ready.as_ref().is_some_and(|ready| ready.plan == plan) {
             return Ok(());
@@ -83,6 +87,14 @@ impl Agent {
         self.waiter.register(child.as_fd(), token::STANDBY, Interest::READ)?;
         self.standby.ready = Some(Ready { child, messages: ours, plan });
         Ok(())
+    }
+
+    /// A new process begins with copies of all descriptors, and closes those that it is not to have. That must neither
+    /// write nor wait, at a time when nothing asks for it.
+    fn may_prepare(&self) -> bool {
+        let leaving = self.leaving.iter().map(|leaving| &leaving.spec);
+        let mut drives = self.spec.drives().map(|(_, drive)| drive).chain(leaving);
+        drives.all(|drive| drive.image.info().closes_at_once)
     }
 
     /// Whoever stands by is to take over, or else is of no use any more. True: it knows the present `plan`.

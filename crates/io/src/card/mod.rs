@@ -638,7 +638,9 @@ fn receive_given(messages: &OwnedFd, count: usize) -> io::Result<Vec<OwnedFd>> {
             (ToCard::Given, some) if !some.is_empty() => given.extend(some),
             (ToCard::Given, _) => return Err(io::Error::other("there is no room for descriptors")),
             _ => {
-                return Err(io::Error::other("the agent has told something else before all rails and images"));
+                return Err(io::Error::other(
+                    "the agent has told something else before all rails and images",
+                ));
             }
         }
     }
