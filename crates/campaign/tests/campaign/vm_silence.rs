@@ -158,12 +158,18 @@ fn w12_a_drive_comes_back_with_pciehp() {
     lenders[0].process.kill_tree().unwrap();
     vm.wait(job, LONG).unwrap();
     // The driver has waited for a register; now nobody waits any more.
-    let asked = Instant::now();
-    let read = format!("for i in $(seq 20); do setpci -s {} STATUS; done | sort | uniq -c", device.trim());
-    let status = vm.check(&read).unwrap();
-    let (took, stalled) = (asked.elapsed(), stalls.take_longest());
-    assert_eq!(status.split_whitespace().collect::<Vec<_>>(), ["20", "ffff"]);
-    assert!(took < Duration::from_secs(2) + stalled, "20 registers took {took:?}");
+    let mut read = |device: &str| {
+        let asked = Instant::now();
+        let command = format!("for i in $(seq 20); do setpci -s {device} STATUS; done | sort | uniq -c");
+        let status = vm.check(&command).unwrap();
+        (status.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), asked.elapsed())
+    };
+    let (status, took) = read(device.trim());
+    // A guest that shares its processors with others takes long for twenty programs: as long for the host bridge.
+    let (_, besides) = read("00:00.0");
+    let stalled = stalls.take_longest();
+    assert_eq!(status, ["20", "ffff"]);
+    assert!(took < Duration::from_secs(2) + 3 * besides + stalled, "{took:?}, and {besides:?} of the bridge");
 
     lenders[0] = start_lender(&world, NAMES[0]);
     let compare = format!(

@@ -619,7 +619,7 @@ impl Agent {
                 },
                 ToAgent::Running { reach } => {
                     self.core.handle_running(crate::card::now());
-                    self.standby.note_change();
+                    self.standby.note_served();
                     if let Some(card) = &mut self.card {
                         card.memory_bytes = card.memory_bytes.max(reach);
                     }

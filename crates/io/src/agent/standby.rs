@@ -17,8 +17,10 @@ use crate::plan::Encoded;
 use crate::process::Child;
 use crate::wait::Interest;
 
-/// How long nothing has to change before a card is prepared: what comes at once with others is prepared for once.
-const QUIET: Duration = Duration::from_millis(50);
+/// When one is prepared behind a card that serves: that has met its peers by then.
+const SETTLED: Duration = Duration::from_millis(50);
+/// When it is prepared anew behind a change of what it is to know: what changes all the time costs two starts a second.
+const CHANGED: Duration = Duration::from_millis(500);
 /// When it is tried again after one could not be started, or has ended.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -44,9 +46,14 @@ impl Standby {
         self.prepare_at
     }
 
-    /// What the next card is to know may have changed, or there is nobody any more.
+    /// There is a card that serves, and that somebody is to follow.
+    pub(super) fn note_served(&mut self) {
+        self.prepare_at = Some(Instant::now() + SETTLED);
+    }
+
+    /// What the next card is to know may have changed.
     pub(super) fn note_change(&mut self) {
-        self.prepare_at = Some(Instant::now() + QUIET);
+        self.prepare_at.get_or_insert(Instant::now() + CHANGED);
     }
 
     /// The process id of whoever stands by and knows, as far as is known, what the next card has to.
