@@ -19,8 +19,9 @@ use crate::wait::Interest;
 
 /// When one is prepared behind a card that serves: that has met its peers by then.
 const SETTLED: Duration = Duration::from_millis(50);
-/// When it is prepared anew behind a change of what it is to know: what changes all the time costs two starts a second.
-const CHANGED: Duration = Duration::from_millis(500);
+/// When it is prepared anew behind the last change of what it is to know: a start takes time from others, and while
+/// much comes and goes nobody stands by.
+const CHANGED: Duration = Duration::from_secs(2);
 /// When it is tried again after one could not be started, or has ended.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -53,7 +54,11 @@ impl Standby {
 
     /// What the next card is to know may have changed.
     pub(super) fn note_change(&mut self) {
-        self.prepare_at.get_or_insert(Instant::now() + CHANGED);
+        let now = Instant::now();
+        // Behind a card that has just begun to serve something is said that the plan knew.
+        if self.prepare_at.is_none_or(|at| at > now + SETTLED) {
+            self.prepare_at = Some(now + CHANGED);
+        }
     }
 
     /// The process id of whoever stands by and knows, as far as is known, what the next card has to.
