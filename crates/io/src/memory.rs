@@ -185,8 +185,8 @@ impl Mapping {
         }
     }
 
-    /// Finds the pages that are in memory, so that whoever uses them later need not: best effort, and makes none. `fd` is
-    /// what is mapped.
+    /// Finds the pages that are in memory, so that whoever uses them later need not: best effort, and makes none. What
+    /// is mapped is `fd`.
     pub(crate) fn find_present(&self, fd: BorrowedFd<'_>) {
         let mut at = 0;
         while let Ok(start) = rustix::fs::seek(fd, SeekFrom::Data(at)) {

@@ -418,8 +418,8 @@ impl<'m> Card<'m> {
         Ok(())
     }
 
-    /// What is kept for whoever has something of this node is kept from the copies that the agent knows of, for the hold
-    /// time since this ledger was made. In a step of its own.
+    /// What is kept for whoever has something of this node is kept from the copies that the agent knows of, for the
+    /// hold time since this ledger was made. In a step of its own.
     fn tell_copies(&mut self, place: usize) {
         let begun = Instant::from_nanos(self.ledger.root.begun_at.get());
         let Some(peer) = self.peers.get_mut(place).filter(|_| self.now.since(begun) < HOLD) else { return };
@@ -787,8 +787,8 @@ impl<'m> Card<'m> {
         self.step_one(now, place, |_| ());
     }
 
-    /// Nothing if the loan has failed, perhaps just now. One that is [behind](Card::behind) takes the step before first:
-    /// what is done to a loan is done to one that knows what has become of its peer.
+    /// Nothing if the loan has failed, perhaps just now. One that is [behind](Card::behind) first takes the step that
+    /// it owes: what is done to a loan is done to one that knows what has become of its peer.
     fn step_one(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self)) -> Option<()> {
         if loan < self.loans.len() && self.behind.has(loan) {
             self.step_behind(now, loan);

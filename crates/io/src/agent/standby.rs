@@ -1,9 +1,9 @@
-//! The card that stands by: a process with the plan of the next card, which has done everything that needs no ledger, and
-//! waits for the word to take over.
+//! The card that stands by: a process with the plan of the next card, which has done what changes nothing, and waits
+//! for the word to take over.
 //!
 //! It is only a matter of time: where none stands by, or what the next card is to know has changed since, a card is
-//! started when it is needed. Whoever stands by has no effect on anything: it has memory and the ring, but neither rails
-//! nor images, which leave the node when they are to, whoever stands by.
+//! started when it is needed. Whoever stands by has no effect on anything: it has memory and the ring, but neither
+//! rails nor images, so that these can leave the node.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,6 +1,6 @@
 //! A function is taken from a life by another one of the same node only when that life has left a question of the
-//! lender unanswered for so long that it is taken for gone; by one that was refused as its twin, only when the hold time
-//! is over. Once everything was given back there is nothing to keep from a twin, and the lender knows it no more.
+//! lender unanswered for so long that it is taken for gone; by one that was refused as its twin, only when the hold
+//! time is over. Once everything was given back there is nothing to keep from a twin, and the lender knows it no more.
 //!
 //! What counts is what was said: the newest packet of the lender that a life has acknowledged, in a frame that the
 //! lender has accepted, shows how long ago the two last spoke to each other.
