@@ -279,14 +279,16 @@ impl<'m> Card<'m> {
         while let Some(said) = self.poll_said(place) {
             self.handle_said(now, place, &said);
         }
+        for &loan in &touched {
+            if self.loans.get(loan).is_some_and(|loan| loan.has_faulted() && !loan.has_failed()) {
+                self.contain(now, loan, self.events.len());
+            }
+        }
         // What the channel has said of its peer is news to all its loans.
         if !self.behind.is_empty() {
             self.step_urgent(now);
         }
         for &loan in &touched {
-            if self.loans.get(loan).is_some_and(|loan| loan.has_faulted() && !loan.has_failed()) {
-                self.contain(now, loan, self.events.len());
-            }
             self.step_one(now, loan, |_| ());
         }
         self.touched = touched;
