@@ -1,6 +1,6 @@
 //! Who runs beside whom: the tests of a program are threads of one process, and there are more of them than cores.
 //!
-//! Most tests wait most of the time, and run beside any other: [`crate::world::World`] takes their place for them. One
+//! Most tests wait most of the time, and run beside any other: [`crate::world::World`] has the permit for them. One
 //! that computes, above all with a guest, begins with [`computes`]; one whose times others would spoil begins with
 //! [`alone`]. Nothing else is shared: each world has namespaces and a folder of its own, and no test changes its
 //! process (environment, current folder, limits, signals). One that had to would be a program of its own. A test makes
@@ -18,25 +18,25 @@ enum Kind {
     Alone,
 }
 
-/// A test's place beside the others, until it is dropped.
-#[must_use = "a place is held as long as it lives"]
-pub struct Place {
+/// A test's permit to run beside the others, until it is dropped.
+#[must_use = "a permit is held as long as it lives"]
+pub struct Permit {
     /// None in a thread that has one already.
     thread: Option<ThreadId>,
 }
 
-/// For a test that waits most of the time. Where its thread has a place already, that counts.
-pub fn waits() -> Place {
+/// For a test that waits most of the time. Where its thread has one already, that counts.
+pub fn waits() -> Permit {
     GATE.enter(Kind::Waits)
 }
 
 /// For a test that needs a core: one more than there are cores run at once, so that none of these idles.
-pub fn computes() -> Place {
+pub fn computes() -> Permit {
     GATE.enter(Kind::Computes)
 }
 
 /// For a test that measures: no other one runs meanwhile.
-pub fn alone() -> Place {
+pub fn alone() -> Permit {
     GATE.enter(Kind::Alone)
 }
 
@@ -60,11 +60,11 @@ struct State {
 }
 
 impl Gate {
-    fn enter(&self, kind: Kind) -> Place {
+    fn enter(&self, kind: Kind) -> Permit {
         let (mut state, thread) = (self.lock(), current().id());
         if state.inside.iter().any(|(inside, _)| *inside == thread) {
-            assert!(kind == Kind::Waits, "a test takes its place before it makes a world");
-            return Place { thread: None };
+            assert!(kind == Kind::Waits, "a test has its permit before it makes a world");
+            return Permit { thread: None };
         }
         let number = state.came;
         state.measuring += usize::from(kind == Kind::Alone);
@@ -77,7 +77,7 @@ impl Gate {
         drop(state);
         // The next one may fit beside this one.
         self.changed.notify_all();
-        Place { thread: Some(thread) }
+        Permit { thread: Some(thread) }
     }
 
     /// A test that failed says nothing about the next one.
@@ -101,7 +101,7 @@ impl State {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let Some(thread) = self.thread else { return };
         let mut state = GATE.lock();
@@ -128,7 +128,7 @@ mod tests {
             for number in 0..64 {
                 scope.spawn(move || {
                     let measures = number % 8 == 7;
-                    let _place = if measures { alone() } else { computes() };
+                    let _permit = if measures { alone() } else { computes() };
                     // A world within takes no other one.
                     let _within = waits();
                     let count = inside.fetch_add(1, Ordering::SeqCst) + 1;

@@ -17,7 +17,7 @@ mod mesh;
 pub use mesh::Mesh;
 
 use crate::Error;
-use crate::gate::{self, Place};
+use crate::gate::{self, Permit};
 use crate::process::{Process, run};
 use crate::relay::Relay;
 use std::fmt;
@@ -146,7 +146,7 @@ pub struct World {
     _facing: [Holder; 2],
     _user: Option<Holder>,
     dir: PathBuf,
-    _place: Place,
+    _permit: Permit,
 }
 
 impl World {
@@ -167,7 +167,15 @@ impl World {
             connect(rail, Side::Right, &right.holder, &facing_right, config.mtu)?;
         }
         let relay = start_relay(config, &dir, user_pid, [&facing_left, &facing_right])?;
-        Ok(Self { relay, left, right, _facing: [facing_left, facing_right], _user: user, dir, _place: place })
+        Ok(Self {
+            relay,
+            left,
+            right,
+            _facing: [facing_left, facing_right],
+            _user: user,
+            dir,
+            _permit: place,
+        })
     }
 
     /// By custom the borrower's machine.

@@ -20,11 +20,11 @@ fn port(test: u16) -> u16 {
 }
 
 /// A folder with everything of the nodes in it.
-struct Place {
+struct Home {
     folder: TempDir,
 }
 
-impl Place {
+impl Home {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
@@ -144,9 +144,9 @@ fn text(output: &[u8]) -> String {
 
 #[test]
 fn lines_go_into_a_file_for_this_user_alone() {
-    let place = Place::new();
-    let mut lender = place.lend(port(1), &[]);
-    let file = place.path("nvme0.line");
+    let home = Home::new();
+    let mut lender = home.lend(port(1), &[]);
+    let file = home.path("nvme0.line");
     let line = fs::read_to_string(&file).unwrap();
     assert!(line.starts_with("causeway://") && line.ends_with("/nvme0\n"), "one line");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -156,20 +156,20 @@ fn lines_go_into_a_file_for_this_user_alone() {
     assert_eq!(printed, "", "the key is nowhere else");
     assert!(!lender.log().contains(&line["causeway://".len()..][..30]), "{}", lender.log());
     // The same command, the same line.
-    drop(place.lend(port(1), &[]));
+    drop(home.lend(port(1), &[]));
     assert_eq!(fs::read_to_string(&file).unwrap(), line);
 }
 
 #[test]
 fn a_line_on_its_way_into_a_journal_is_warned_about() {
-    let place = Place::new();
-    let out = fs::File::create(place.path("journal")).unwrap();
+    let home = Home::new();
+    let out = fs::File::create(home.path("journal")).unwrap();
     let found = out.metadata().unwrap();
     let mut command =
-        place.command(&["lend", "ram:1M", "--listen", &format!("127.0.0.1:{}", port(2)), "--name", "lender"]);
-    command.arg("--state-dir").arg(place.path("state"));
+        home.command(&["lend", "ram:1M", "--listen", &format!("127.0.0.1:{}", port(2)), "--name", "lender"]);
+    command.arg("--state-dir").arg(home.path("state"));
     command.env("JOURNAL_STREAM", format!("{}:{}", found.dev(), found.ino()));
-    let log = place.path("log");
+    let log = home.path("log");
     let child = command.stdout(out).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
     let node = Node { child, log };
     node.says("--line-file");
@@ -178,14 +178,14 @@ fn a_line_on_its_way_into_a_journal_is_warned_about() {
 
 #[test]
 fn a_second_signal_ends_at_once_and_what_may_be_lost_is_called_so() {
-    let place = Place::new();
+    let home = Home::new();
     // On a disk: what lies in memory has nothing that would have to be flushed.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let image = folder.path().join("disk.img");
     fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
-    let lender = place.lend_source(image.to_str().unwrap(), port(3), &[]);
-    let borrower = place.borrow(&[]);
-    let mut client = NbdClient::connect(&place.path("nbd.sock"), WAIT).unwrap();
+    let lender = home.lend_source(image.to_str().unwrap(), port(3), &[]);
+    let borrower = home.borrow(&[]);
+    let mut client = NbdClient::connect(&home.path("nbd.sock"), WAIT).unwrap();
     client.write(0, &[7; 4096]).unwrap();
     lender.signal(Signal::TERM);
     let (code, log) = lender.ended();
@@ -202,15 +202,15 @@ fn a_second_signal_ends_at_once_and_what_may_be_lost_is_called_so() {
 
 #[test]
 fn a_peer_that_is_silent_is_named_once_by_the_other_end() {
-    let place = Place::new();
-    let lender = place.lend(port(4), &["--no-shm"]);
-    let borrower = place.borrow(&["--no-shm"]);
+    let home = Home::new();
+    let lender = home.lend(port(4), &["--no-shm"]);
+    let borrower = home.borrow(&["--no-shm"]);
     // It stands still as a whole: neither its agent nor its card says anything.
-    let card = card_of(&place, "lender");
+    let card = card_of(&home, "lender");
     let family = [Pid::from_raw(lender.child.id() as i32).unwrap(), Pid::from_raw(card).unwrap()];
     family.iter().for_each(|pid| kill_process(*pid, Signal::STOP).unwrap());
     borrower.says("lender has not been heard for");
-    let status = place.run(&["status", "--name", "lender"]);
+    let status = home.run(&["status", "--name", "lender"]);
     assert_eq!(status.status.code(), Some(4));
     let said = text(&status.stderr);
     let pid = lender.child.id();
@@ -224,17 +224,17 @@ fn a_peer_that_is_silent_is_named_once_by_the_other_end() {
     lender.says("UTC (hold time 600 s) it keeps nvme0");
 }
 
-fn card_of(place: &Place, name: &str) -> i32 {
-    let asked = place.run(&["status", "--name", name, "-o", "json"]);
+fn card_of(home: &Home, name: &str) -> i32 {
+    let asked = home.run(&["status", "--name", name, "-o", "json"]);
     let status: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap();
     status["cards"][0]["pid"].as_i64().unwrap() as i32
 }
 
 #[test]
 fn a_lender_that_is_not_there_is_waited_for_aloud() {
-    let place = Place::new();
-    drop(place.lend(port(5), &[]));
-    let borrower = place.start("borrower", &["borrow", "@nvme0.line", "--nbd", "nbd.sock"]);
+    let home = Home::new();
+    drop(home.lend(port(5), &[]));
+    let borrower = home.start("borrower", &["borrow", "@nvme0.line", "--nbd", "nbd.sock"]);
     borrower.says(&format!("nobody has answered for nvme0 at 127.0.0.1:{} yet", port(5)));
     borrower.signal(Signal::TERM);
     let (_, log) = borrower.ended();
@@ -243,13 +243,13 @@ fn a_lender_that_is_not_there_is_waited_for_aloud() {
 
 #[test]
 fn a_stopped_card_is_replaced_and_its_time_out_is_kept() {
-    let place = Place::new();
-    let lender = place.lend(port(6), &["--no-shm"]);
-    let borrower = place.borrow(&["--no-shm", "--io-timeout", "4"]);
-    let mut client = NbdClient::connect(&place.path("nbd.sock"), WAIT).unwrap();
+    let home = Home::new();
+    let lender = home.lend(port(6), &["--no-shm"]);
+    let borrower = home.borrow(&["--no-shm", "--io-timeout", "4"]);
+    let mut client = NbdClient::connect(&home.path("nbd.sock"), WAIT).unwrap();
     client.write(0, &[7; 4096]).unwrap();
     for (node, name) in [(&lender, "lender"), (&borrower, "borrower")] {
-        let card = Pid::from_raw(card_of(&place, name)).unwrap();
+        let card = Pid::from_raw(card_of(&home, name)).unwrap();
         kill_process(card, Signal::STOP).unwrap();
         client.write(4096, &[8; 4096]).unwrap();
         node.says("the card was stopped by a signal");
@@ -259,7 +259,7 @@ fn a_stopped_card_is_replaced_and_its_time_out_is_kept() {
     drop(lender);
     let start = Instant::now();
     let waiting = std::thread::spawn(move || client.read(0, 4096, &mut Vec::new()));
-    kill_process(Pid::from_raw(card_of(&place, "borrower")).unwrap(), Signal::STOP).unwrap();
+    kill_process(Pid::from_raw(card_of(&home, "borrower")).unwrap(), Signal::STOP).unwrap();
     borrower.until("the request", || waiting.is_finished().then_some(()));
     assert!(waiting.join().unwrap().is_err());
     assert!(start.elapsed() >= Duration::from_secs(3), "it waits for as long as it may");
@@ -267,8 +267,8 @@ fn a_stopped_card_is_replaced_and_its_time_out_is_kept() {
 
 #[test]
 fn a_refused_start_leaves_nothing_behind() {
-    let place = Place::new();
-    let state = place.path("state");
+    let home = Home::new();
+    let state = home.path("state");
     let folder = state.to_str().unwrap();
     let listen = format!("127.0.0.1:{}", port(7));
     for arguments in [
@@ -276,11 +276,11 @@ fn a_refused_start_leaves_nothing_behind() {
         &["lend", "ram:1M", "--listen", "192.0.2.77:7411"],
         &["lend", "ram:1M", "--listen", &listen, "--listen", &listen],
     ] {
-        let done = place.run(&[arguments, &["--state-dir", folder]].concat());
+        let done = home.run(&[arguments, &["--state-dir", folder]].concat());
         assert!(matches!(done.status.code(), Some(2 | 3)), "{arguments:?}: {}", text(&done.stderr));
         assert!(!state.exists(), "{arguments:?}");
     }
-    let twice = place.run(&["lend", "ram:1M", "--listen", "127.0.0.1", "--listen", "127.0.0.1"]);
+    let twice = home.run(&["lend", "ram:1M", "--listen", "127.0.0.1", "--listen", "127.0.0.1"]);
     assert_eq!(twice.status.code(), Some(2));
     assert!(text(&twice.stderr).contains("127.0.0.1 stands twice"), "{}", text(&twice.stderr));
 }
@@ -296,26 +296,26 @@ fn the_first_example_of_the_readme_runs() {
         assert!(line.starts_with(begins), "{line}");
         line.to_owned()
     };
-    let place = Place::new();
+    let home = Home::new();
     let programs = Path::new(env!("CARGO_BIN_EXE_causeway")).parent().unwrap().to_owned();
     let others = std::env::var_os("PATH").unwrap();
     let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&others))).unwrap();
     let shell = |name: &str, line: &str| {
-        let mut command = place.command(&[]);
+        let mut command = home.command(&[]);
         let shell = std::mem::replace(&mut command, Command::new("bash"));
-        command.args(["-c", &format!("exec {line}")]).current_dir(place.folder.path()).env("PATH", &path);
+        command.args(["-c", &format!("exec {line}")]).current_dir(home.folder.path()).env("PATH", &path);
         command.envs(shell.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
-        let log = place.path(&format!("{name}.log"));
+        let log = home.path(&format!("{name}.log"));
         command.stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());
         Node { child: command.spawn().unwrap(), log }
     };
     assert!(shell("truncate", &next("truncate ")).child.wait().unwrap().success());
     // Only the folders of states are the test's: for root they are those of the whole machine.
     let lender = shell("lender", &(next("causeway lend disk.img") + " --state-dir lender"));
-    let line = place.path("nvme0.line");
+    let line = home.path("nvme0.line");
     lender.until("the line", || line.exists().then_some(()));
     let borrow = next("causeway borrow @nvme0.line");
-    let socket = place.path("nvme0.sock");
+    let socket = home.path("nvme0.sock");
     assert!(borrow.contains("/tmp/nvme0.sock"), "{borrow}");
     // Nor must two runs of this test meet.
     let borrow = borrow.replace("/tmp/nvme0.sock", socket.to_str().unwrap()) + " --state-dir borrower";
@@ -325,7 +325,7 @@ fn the_first_example_of_the_readme_runs() {
     client.write(0, &[7; 4096]).unwrap();
     client.flush().unwrap();
     let mut begin = [0; 4096];
-    std::io::Read::read_exact(&mut fs::File::open(place.path("disk.img")).unwrap(), &mut begin).unwrap();
+    std::io::Read::read_exact(&mut fs::File::open(home.path("disk.img")).unwrap(), &mut begin).unwrap();
     assert!(begin.iter().all(|byte| *byte == 7), "it is in the image");
     for node in [borrower, lender] {
         node.signal(Signal::TERM);

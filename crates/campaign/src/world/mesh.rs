@@ -6,7 +6,7 @@
 //!   10.78.R.3  ── veth ──┘
 //! ```
 
-use super::{Error, Holder, Ipv4Addr, Machine, Path, PathBuf, Place, gate, make_folder, remove_folder};
+use super::{Error, Holder, Ipv4Addr, Machine, Path, PathBuf, Permit, gate, make_folder, remove_folder};
 
 /// The machines and their bridges. Dropped, all of it is gone, as a [`super::World`].
 pub struct Mesh {
@@ -14,7 +14,7 @@ pub struct Mesh {
     _bridges: Holder,
     _user: Option<Holder>,
     dir: PathBuf,
-    _place: Place,
+    _permit: Permit,
 }
 
 impl Mesh {
@@ -41,7 +41,7 @@ impl Mesh {
             }
             machines.push(machine);
         }
-        Ok(Self { machines, _bridges: bridges, _user: user, dir, _place: place })
+        Ok(Self { machines, _bridges: bridges, _user: user, dir, _permit: place })
     }
 
     /// The machines.

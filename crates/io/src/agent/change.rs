@@ -81,11 +81,11 @@ impl Agent {
     ///
     /// # Errors
     /// There is none, or the ledger is corrupt: nothing has changed.
-    pub fn find_memory(&mut self, drives: usize, rooms: &[(usize, LoanKind)], take: bool) -> io::Result<()> {
+    pub fn find_memory(&mut self, drives: usize, kinds: &[(usize, LoanKind)], take: bool) -> io::Result<()> {
         let last = self.free_drives().into_iter().take(drives).max();
         let drives = self.spec.drives.len().max(last.map_or(0, |last| last + 1));
-        let places: Vec<usize> = rooms.iter().map(|(place, _)| *place).collect();
-        let bytes = self.memory_for(&places, rooms.iter().map(|(_, kind)| *kind), drives)?;
+        let places: Vec<usize> = kinds.iter().map(|(place, _)| *place).collect();
+        let bytes = self.memory_for(&places, kinds.iter().map(|(_, kind)| *kind), drives)?;
         if take { self.grow_to(bytes) } else { Ok(()) }
     }
 

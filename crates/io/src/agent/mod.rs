@@ -191,7 +191,7 @@ impl LoanEnd {
 
     /// What there is room for in the ledger: a slot has it before its loan comes, so that a card can take that, and
     /// until its machine is gone.
-    pub fn room(&self) -> Option<LoanKind> {
+    pub fn reserved_kind(&self) -> Option<LoanKind> {
         match self {
             Self::Vacant { edge: Some(Edge::Vm { .. }) } => Some(LoanKind::Slot),
             _ => self.kind(),
@@ -366,7 +366,7 @@ impl Agent {
     pub fn start(spec: NodeSpec) -> io::Result<Self> {
         crate::harden();
         crate::raise_descriptor_limit();
-        let bytes = ledger_end(rooms_of(&spec), spec.drives.len(), None, spec.ledger)?;
+        let bytes = ledger_end(kinds_of(&spec), spec.drives.len(), None, spec.ledger)?;
         let memory = memory::create_growing("causeway-ledger", bytes)?;
         let mapping = Mapping::shared(memory.as_fd())?;
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
@@ -540,8 +540,8 @@ impl Agent {
     /// There is no room, or the ledger is corrupt: nothing has changed.
     fn reserve(&mut self, coming: &[(usize, LoanSpec)], drives: usize) -> io::Result<()> {
         let places: Vec<usize> = coming.iter().map(|(place, _)| *place).collect();
-        let rooms = coming.iter().filter_map(|(_, loan)| loan.config.role.room());
-        self.grow_to(self.memory_for(&places, rooms, drives)?)
+        let kinds = coming.iter().filter_map(|(_, loan)| loan.config.role.reserved_kind());
+        self.grow_to(self.memory_for(&places, kinds, drives)?)
     }
 
     fn grow_to(&mut self, bytes: usize) -> io::Result<()> {
@@ -561,8 +561,9 @@ impl Agent {
         let present = self.spec.loans.iter().enumerate().filter(|(place, _)| !places.contains(place));
         // What is leaving has its memory until it has left.
         let leaving = self.leaving.iter().flat_map(|leaving| leaving.loans.iter().map(|_| LoanKind::Lend));
-        let rooms = present.filter_map(|(_, loan)| loan.config.role.room()).chain(coming).chain(leaving);
-        ledger_end(rooms, drives, Some(view::ledger(&self.mapping)), self.spec.ledger)
+        let kinds =
+            present.filter_map(|(_, loan)| loan.config.role.reserved_kind()).chain(coming).chain(leaving);
+        ledger_end(kinds, drives, Some(view::ledger(&self.mapping)), self.spec.ledger)
     }
 
     fn shared(&self) -> &SharedCells {
@@ -753,12 +754,12 @@ fn context<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> 
 /// # Errors
 /// That one is corrupt.
 fn ledger_end(
-    rooms: impl IntoIterator<Item = LoanKind>,
+    kinds: impl IntoIterator<Item = LoanKind>,
     drives: usize,
     before: Option<NodeLedger<'_>>,
     limit: Option<u64>,
 ) -> io::Result<usize> {
-    let bytes = node::ledger_bytes(before, rooms, drives).map_err(io::Error::other)?;
+    let bytes = node::ledger_bytes(before, kinds, drives).map_err(io::Error::other)?;
     if let Some(limit) = limit.filter(|limit| bytes as u64 > *limit) {
         let [takes, has] = [bytes as u64, limit].map(|bytes| bytes.div_ceil(1 << 20));
         let what =
@@ -769,8 +770,8 @@ fn ledger_end(
 }
 
 /// What there is room for in the ledger of a new node.
-fn rooms_of(spec: &NodeSpec) -> impl Iterator<Item = LoanKind> {
-    spec.loans.iter().filter_map(|loan| loan.config.role.room())
+fn kinds_of(spec: &NodeSpec) -> impl Iterator<Item = LoanKind> {
+    spec.loans.iter().filter_map(|loan| loan.config.role.reserved_kind())
 }
 
 fn medium_of(image: &Image, has_ring: bool) -> MediumKind {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use program::exit::Failure;
 
-use super::case::Way;
+use super::case::Transport;
 use super::core_to_core::round_trip_ns;
 use super::loans::Pair;
 use super::report::Round;
@@ -41,10 +41,14 @@ pub(super) struct AttachGap<'a> {
 
 impl<'a> AttachGap<'a> {
     /// Lends and borrows.
-    pub(super) fn start(way: Way, scratch: &Scratch, interrupt: &'a Interrupt) -> Result<Self, Halt> {
+    pub(super) fn start(
+        transport: Transport,
+        scratch: &Scratch,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self, Halt> {
         let domains = "[[domains]]\nname = 'machine'\nkind = 'vm'\n\
                        [[domains.slots]]\nname = 'slot'\nsocket = 'slot.sock'\n";
-        let pair = Pair::start((1, FUNCTIONS), way, domains, scratch, interrupt)?;
+        let pair = Pair::start((1, FUNCTIONS), transport, domains, scratch, interrupt)?;
         let client = NbdClient::connect(&pair.sockets[0], PATIENCE)?;
         let blocks = client.size() / u64::from(BLOCK);
         let (took, attached) = (Duration::ZERO, 0);

@@ -73,10 +73,10 @@ pub(super) enum Kind {
     IdleMemory,
     /// What a virtual machine has of a borrowed drive.
     Guest(GuestCase),
-    /// Many loans between two nodes that go this way, beside one.
-    Loans(LoansCase, Way),
-    /// The longest gap of a busy loan that goes this way while another one comes and goes, beside that without.
-    AttachGap(Way),
+    /// Many loans between two nodes over this transport, beside one.
+    Loans(LoansCase, Transport),
+    /// The longest gap of a busy loan over this transport while another one comes and goes, beside that without.
+    AttachGap(Transport),
 }
 
 impl Kind {
@@ -100,8 +100,8 @@ pub(super) enum LoansCase {
 /// What is measured with a virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GuestCase {
-    /// Reads and writes on a drive that is borrowed this way, beside QEMU's own drive.
-    Traffic(Way, Work),
+    /// Reads and writes on a drive that is borrowed over this transport, beside QEMU's own drive.
+    Traffic(Transport, Work),
     /// Reads of a register, beside a local vfio-user device.
     Registers,
     /// The longest request when a card is killed, beside the longest when none is.
@@ -113,12 +113,12 @@ pub(super) enum GuestCase {
 }
 
 /// How machines borrow where nothing else is said.
-pub(super) const GUEST_WAY: Way = Way::Udp { sealed: true };
+pub(super) const GUEST_TRANSPORT: Transport = Transport::Udp { sealed: true };
 
 impl GuestCase {
     /// How the machine's drive is borrowed.
-    pub(super) fn way(self) -> Way {
-        if let Self::Traffic(way, _) = self { way } else { GUEST_WAY }
+    pub(super) fn transport(self) -> Transport {
+        if let Self::Traffic(transport, _) = self { transport } else { GUEST_TRANSPORT }
     }
 
     /// What it is compared with, as the report names it.
@@ -154,13 +154,13 @@ pub(super) enum Measure {
 /// What is read and written, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setup {
-    pub(super) way: Way,
+    pub(super) transport: Transport,
     pub(super) drives: Drives,
 }
 
-/// The way to a drive.
+/// How a drive is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Transport {
     /// Driver and drive in one process, without a fabric.
     Native,
     /// Lent over UDP, and the borrowing card's own driver.
@@ -175,8 +175,8 @@ pub(super) enum Way {
     Nbdkit { tls: bool },
 }
 
-impl Way {
-    /// What nodes are told that go this way.
+impl Transport {
+    /// What nodes are told that use it.
     pub(super) fn options(self) -> &'static [&'static str] {
         match self {
             Self::Udp { sealed: false } | Self::Nbd { sealed: false } => &[NETWORK_ONLY, "--insecure"],

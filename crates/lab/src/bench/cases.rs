@@ -3,8 +3,8 @@
 use program::exit::Failure;
 
 use super::case::{
-    Better, Case, Drives, GuestCase, Kind, LoansCase, Measure, Medium, Paper, Setup, Target, Traffic, Way,
-    Work,
+    Better, Case, Drives, GuestCase, Kind, LoansCase, Measure, Medium, Paper, Setup, Target, Traffic,
+    Transport, Work,
 };
 
 /// In place of a name: all that the papers have measured.
@@ -84,27 +84,27 @@ const FLASH_DEPTH: u16 = 64;
 /// What the rates of a flash card are divided by: so much slower, four of them are what UDP carries on two cores.
 const FLASH_SCALE: u64 = 8;
 
-const INSECURE: Way = Way::Udp { sealed: false };
-const SEALED: Way = Way::Udp { sealed: true };
-const NBD_SEALED: Way = Way::Nbd { sealed: true };
-const NBD_INSECURE: Way = Way::Nbd { sealed: false };
-const PLAIN: Way = Way::Nbdkit { tls: false };
-const TLS: Way = Way::Nbdkit { tls: true };
+const INSECURE: Transport = Transport::Udp { sealed: false };
+const SEALED: Transport = Transport::Udp { sealed: true };
+const NBD_SEALED: Transport = Transport::Nbd { sealed: true };
+const NBD_INSECURE: Transport = Transport::Nbd { sealed: false };
+const PLAIN: Transport = Transport::Nbdkit { tls: false };
+const TLS: Transport = Transport::Nbdkit { tls: true };
 
 const fn work(bytes: u32, write_percent: u8, sequential: bool, depth: u16) -> Work {
     Work { bytes, write_percent, sequential, depth }
 }
 
-const fn traffic(id: &'static str, ours: Way, peer: Way, work: Work) -> Case {
+const fn traffic(id: &'static str, ours: Transport, peer: Transport, work: Work) -> Case {
     let copies = match ours {
-        Way::Native => DIRECT_COPIES,
-        Way::Udp { .. } => NATIVE_COPIES,
-        Way::Shm => SHM_COPIES,
-        Way::Nbd { .. } => NBD_COPIES,
-        Way::SystemCalls | Way::Nbdkit { .. } => SYSTEM_CALL_COPIES,
+        Transport::Native => DIRECT_COPIES,
+        Transport::Udp { .. } => NATIVE_COPIES,
+        Transport::Shm => SHM_COPIES,
+        Transport::Nbd { .. } => NBD_COPIES,
+        Transport::SystemCalls | Transport::Nbdkit { .. } => SYSTEM_CALL_COPIES,
     };
-    let ours = Setup { way: ours, drives: Drives::Image };
-    let peer = Setup { way: peer, drives: Drives::Image };
+    let ours = Setup { transport: ours, drives: Drives::Image };
+    let peer = Setup { transport: peer, drives: Drives::Image };
     Case {
         id,
         kind: Kind::Traffic(Traffic { ours, peer, work, measure: Measure::Rate }),
@@ -121,7 +121,7 @@ const fn traffic(id: &'static str, ours: Way, peer: Way, work: Work) -> Case {
 /// Flash cards over UDP, beside the same without a fabric.
 const fn flash(id: &'static str, cards: usize, bytes: u32, write_percent: u8, sequential: bool) -> Case {
     let drives = Drives::Flash { modules: 2 * cards, hosts: 1, scale: FLASH_SCALE };
-    let case = traffic(id, INSECURE, Way::Native, work(bytes, write_percent, sequential, FLASH_DEPTH));
+    let case = traffic(id, INSECURE, Transport::Native, work(bytes, write_percent, sequential, FLASH_DEPTH));
     case.on(drives, drives)
 }
 
@@ -204,17 +204,17 @@ const fn idle(id: &'static str, kind: Kind, unit: &'static str, target: f64) -> 
 }
 
 /// Many loans, beside one.
-const fn loans(id: &'static str, case: LoansCase, way: Way) -> Case {
+const fn loans(id: &'static str, case: LoansCase, transport: Transport) -> Case {
     let (unit, target, rounds) = match case {
         LoansCase::IdleCpu => ("% of a core", 1.0, 5),
         LoansCase::IdleMemory => ("KiB a loan", 256.0, 5),
         LoansCase::Recovery => ("ms", 10.0, 100),
     };
-    Case { rounds, ..idle(id, Kind::Loans(case, way), unit, target) }
+    Case { rounds, ..idle(id, Kind::Loans(case, transport), unit, target) }
 }
 
-const fn attach_gap(id: &'static str, way: Way) -> Case {
-    Case { kind: Kind::AttachGap(way), unit: "ms", better: Better::Lower, ..plain(id) }.at_least(0.9)
+const fn attach_gap(id: &'static str, transport: Transport) -> Case {
+    Case { kind: Kind::AttachGap(transport), unit: "ms", better: Better::Lower, ..plain(id) }.at_least(0.9)
 }
 
 const fn copy(id: &'static str, write: bool) -> Case {
@@ -226,9 +226,9 @@ const fn guest(id: &'static str, case: GuestCase, unit: &'static str, better: Be
     Case { kind: Kind::Guest(case), unit, better, ..plain(id) }
 }
 
-const fn guest_traffic(id: &'static str, way: Way, work: Work) -> Case {
-    let copies = if matches!(way, Way::Shm) { GUEST_SHM_COPIES } else { GUEST_COPIES };
-    Case { copies, ..guest(id, GuestCase::Traffic(way, work), "IOPS", Better::Higher) }
+const fn guest_traffic(id: &'static str, transport: Transport, work: Work) -> Case {
+    let copies = if matches!(transport, Transport::Shm) { GUEST_SHM_COPIES } else { GUEST_COPIES };
+    Case { copies, ..guest(id, GuestCase::Traffic(transport, work), "IOPS", Better::Higher) }
 }
 
 /// What the others begin with.
@@ -246,7 +246,7 @@ const fn plain(id: &'static str) -> Case {
     }
 }
 
-const CALLS: Way = Way::SystemCalls;
+const CALLS: Transport = Transport::SystemCalls;
 const FIGURES_10: &str = "PCIeOE figures 10 and 11: 512 B random, IOPS";
 const FIGURES_12: &str = "PCIeOE figures 12 and 13: 4 KiB random, 70 % reads, IOPS";
 const FIGURES_14: &str = "PCIeOE figures 14 and 15: 64 KiB sequential";
@@ -287,38 +287,39 @@ const TRAFFIC: &[Case] = &[
     recovery("recovery-memory", Medium::Memory, 5.0),
     recovery("recovery-disk", Medium::Disk, 20.0),
     // The yardstick.
-    traffic("native-512-read-qd1", Way::Native, CALLS, work(512, READ, RANDOM, 1)),
-    traffic("native-512-read-qd32", Way::Native, CALLS, work(512, READ, RANDOM, 32)),
-    traffic("native-512-write-qd1", Way::Native, CALLS, work(512, WRITE, RANDOM, 1)),
-    traffic("native-512-write-qd32", Way::Native, CALLS, work(512, WRITE, RANDOM, 32)),
-    traffic("native-512-mixed-qd1", Way::Native, CALLS, work(512, MIXED, RANDOM, 1)),
-    traffic("native-512-mixed-qd32", Way::Native, CALLS, work(512, MIXED, RANDOM, 32)),
-    traffic("native-4k-read-qd1", Way::Native, CALLS, work(4096, READ, RANDOM, 1)),
-    traffic("native-4k-read-qd32", Way::Native, CALLS, work(4096, READ, RANDOM, 32)).at_least(0.7),
-    traffic("native-4k-write-qd1", Way::Native, CALLS, work(4096, WRITE, RANDOM, 1)),
-    traffic("native-4k-write-qd32", Way::Native, CALLS, work(4096, WRITE, RANDOM, 32)).at_least(0.7),
-    traffic("native-4k-mixed-qd1", Way::Native, CALLS, work(4096, MIXED, RANDOM, 1)),
-    traffic("native-4k-mixed-qd32", Way::Native, CALLS, work(4096, MIXED, RANDOM, 32)).at_least(0.7),
-    traffic("native-64k-read-qd1", Way::Native, CALLS, work(65536, READ, RANDOM, 1)),
-    traffic("native-64k-read-qd32", Way::Native, CALLS, work(65536, READ, RANDOM, 32)).at_least(0.7),
-    traffic("native-64k-write-qd1", Way::Native, CALLS, work(65536, WRITE, RANDOM, 1)),
-    traffic("native-64k-write-qd32", Way::Native, CALLS, work(65536, WRITE, RANDOM, 32)).at_least(0.7),
-    traffic("native-64k-mixed-qd1", Way::Native, CALLS, work(65536, MIXED, RANDOM, 1)),
-    traffic("native-64k-mixed-qd32", Way::Native, CALLS, work(65536, MIXED, RANDOM, 32)).at_least(0.7),
+    traffic("native-512-read-qd1", Transport::Native, CALLS, work(512, READ, RANDOM, 1)),
+    traffic("native-512-read-qd32", Transport::Native, CALLS, work(512, READ, RANDOM, 32)),
+    traffic("native-512-write-qd1", Transport::Native, CALLS, work(512, WRITE, RANDOM, 1)),
+    traffic("native-512-write-qd32", Transport::Native, CALLS, work(512, WRITE, RANDOM, 32)),
+    traffic("native-512-mixed-qd1", Transport::Native, CALLS, work(512, MIXED, RANDOM, 1)),
+    traffic("native-512-mixed-qd32", Transport::Native, CALLS, work(512, MIXED, RANDOM, 32)),
+    traffic("native-4k-read-qd1", Transport::Native, CALLS, work(4096, READ, RANDOM, 1)),
+    traffic("native-4k-read-qd32", Transport::Native, CALLS, work(4096, READ, RANDOM, 32)).at_least(0.7),
+    traffic("native-4k-write-qd1", Transport::Native, CALLS, work(4096, WRITE, RANDOM, 1)),
+    traffic("native-4k-write-qd32", Transport::Native, CALLS, work(4096, WRITE, RANDOM, 32)).at_least(0.7),
+    traffic("native-4k-mixed-qd1", Transport::Native, CALLS, work(4096, MIXED, RANDOM, 1)),
+    traffic("native-4k-mixed-qd32", Transport::Native, CALLS, work(4096, MIXED, RANDOM, 32)).at_least(0.7),
+    traffic("native-64k-read-qd1", Transport::Native, CALLS, work(65536, READ, RANDOM, 1)),
+    traffic("native-64k-read-qd32", Transport::Native, CALLS, work(65536, READ, RANDOM, 32)).at_least(0.7),
+    traffic("native-64k-write-qd1", Transport::Native, CALLS, work(65536, WRITE, RANDOM, 1)),
+    traffic("native-64k-write-qd32", Transport::Native, CALLS, work(65536, WRITE, RANDOM, 32)).at_least(0.7),
+    traffic("native-64k-mixed-qd1", Transport::Native, CALLS, work(65536, MIXED, RANDOM, 1)),
+    traffic("native-64k-mixed-qd32", Transport::Native, CALLS, work(65536, MIXED, RANDOM, 32)).at_least(0.7),
     traffic("native-udp-insecure-4k-read-qd1-vs-calls", INSECURE, CALLS, work(4096, READ, RANDOM, 1)),
     traffic("native-udp-insecure-4k-read-qd32-vs-calls", INSECURE, CALLS, work(4096, READ, RANDOM, 32)),
     traffic("native-udp-insecure-64k-read-qd32-vs-calls", INSECURE, CALLS, work(65536, READ, RANDOM, 32)),
     // Shared memory between two nodes, beside the same without a fabric.
-    traffic("shm-512-read-qd1", Way::Shm, Way::Native, work(512, READ, RANDOM, 1)),
-    traffic("shm-512-read-qd32", Way::Shm, Way::Native, work(512, READ, RANDOM, 32)).near(0.85),
-    traffic("shm-4k-read-qd1", Way::Shm, Way::Native, work(4096, READ, RANDOM, 1)),
-    traffic("shm-4k-read-qd32", Way::Shm, Way::Native, work(4096, READ, RANDOM, 32)).near(0.85),
-    traffic("shm-4k-mixed-qd32", Way::Shm, Way::Native, work(4096, MIXED, RANDOM, 32)).near(0.85),
-    traffic("shm-64k-read-qd1", Way::Shm, Way::Native, work(65536, READ, RANDOM, 1)),
-    traffic("shm-64k-read-qd32", Way::Shm, Way::Native, work(65536, READ, RANDOM, 32)).near(0.95),
-    traffic("shm-64k-write-qd32", Way::Shm, Way::Native, work(65536, WRITE, RANDOM, 32)).near(0.95),
-    traffic("shm-4k-read-qd32-vs-calls", Way::Shm, CALLS, work(4096, READ, RANDOM, 32)),
-    traffic("shm-64k-read-qd32-vs-calls", Way::Shm, CALLS, work(65536, READ, RANDOM, 32)),
+    traffic("shm-512-read-qd1", Transport::Shm, Transport::Native, work(512, READ, RANDOM, 1)),
+    traffic("shm-512-read-qd32", Transport::Shm, Transport::Native, work(512, READ, RANDOM, 32)).near(0.85),
+    traffic("shm-4k-read-qd1", Transport::Shm, Transport::Native, work(4096, READ, RANDOM, 1)),
+    traffic("shm-4k-read-qd32", Transport::Shm, Transport::Native, work(4096, READ, RANDOM, 32)).near(0.85),
+    traffic("shm-4k-mixed-qd32", Transport::Shm, Transport::Native, work(4096, MIXED, RANDOM, 32)).near(0.85),
+    traffic("shm-64k-read-qd1", Transport::Shm, Transport::Native, work(65536, READ, RANDOM, 1)),
+    traffic("shm-64k-read-qd32", Transport::Shm, Transport::Native, work(65536, READ, RANDOM, 32)).near(0.95),
+    traffic("shm-64k-write-qd32", Transport::Shm, Transport::Native, work(65536, WRITE, RANDOM, 32))
+        .near(0.95),
+    traffic("shm-4k-read-qd32-vs-calls", Transport::Shm, CALLS, work(4096, READ, RANDOM, 32)),
+    traffic("shm-64k-read-qd32-vs-calls", Transport::Shm, CALLS, work(65536, READ, RANDOM, 32)),
     // Insecure UDP beside nbdkit.
     traffic("native-udp-insecure-4k-read-qd1", INSECURE, PLAIN, work(4096, READ, RANDOM, 1)).at_least(3.0),
     traffic("native-udp-insecure-4k-read-qd4", INSECURE, PLAIN, work(4096, READ, RANDOM, 4)),
@@ -404,11 +405,12 @@ const GUESTS: &[Case] = &[
         rounds: 20,
         ..guest("guest-recovery", GuestCase::Recovery, "ms", Better::Lower)
     },
-    guest_traffic("guest-shm-4k-read-qd1", Way::Shm, work(4096, READ, RANDOM, 1)).at_least(0.6),
-    guest_traffic("guest-shm-4k-read-qd32", Way::Shm, work(4096, READ, RANDOM, 32)).at_least(1.0),
-    guest_traffic("guest-shm-4k-write-qd32", Way::Shm, work(4096, WRITE, RANDOM, 32)).at_least(1.0),
-    guest_traffic("guest-shm-64k-read-qd16", Way::Shm, work(65536, READ, SEQUENTIAL, 16)).at_least(1.0),
-    guest_traffic("guest-shm-64k-write-qd16", Way::Shm, work(65536, WRITE, SEQUENTIAL, 16)).at_least(1.0),
+    guest_traffic("guest-shm-4k-read-qd1", Transport::Shm, work(4096, READ, RANDOM, 1)).at_least(0.6),
+    guest_traffic("guest-shm-4k-read-qd32", Transport::Shm, work(4096, READ, RANDOM, 32)).at_least(1.0),
+    guest_traffic("guest-shm-4k-write-qd32", Transport::Shm, work(4096, WRITE, RANDOM, 32)).at_least(1.0),
+    guest_traffic("guest-shm-64k-read-qd16", Transport::Shm, work(65536, READ, SEQUENTIAL, 16)).at_least(1.0),
+    guest_traffic("guest-shm-64k-write-qd16", Transport::Shm, work(65536, WRITE, SEQUENTIAL, 16))
+        .at_least(1.0),
     guest("guest-memory-4g", GuestCase::Memory, "MiB", Better::Lower).at_least(0.95),
     guest("guest-map-4g", GuestCase::MapTime, "ms", Better::Lower).at_least(0.8),
 ];
@@ -437,12 +439,12 @@ const OTHERS: &[Case] = &[
     ),
     copy("copy-read", false).paper(FIGURE_6, "read", "as fast as direct"),
     copy("copy-write", true).paper(FIGURE_6, "write", "at most 16 % slower than direct"),
-    traffic("added-latency", INSECURE, Way::Native, work(512, READ, RANDOM, 1)).latency().paper(
+    traffic("added-latency", INSECURE, Transport::Native, work(512, READ, RANDOM, 1)).latency().paper(
         DX,
         "latency of a 512 B read",
         "0 to 1.5 us more",
     ),
-    traffic("lost-bandwidth", INSECURE, Way::Native, work(65536, READ, SEQUENTIAL, 32)).paper(
+    traffic("lost-bandwidth", INSECURE, Transport::Native, work(65536, READ, SEQUENTIAL, 32)).paper(
         DX,
         "bandwidth of 64 KiB reads",
         "1 to 5 % less",
@@ -453,10 +455,10 @@ const OTHERS: &[Case] = &[
     loans("loans-256-idle-memory", LoansCase::IdleMemory, SEALED),
     loans("loans-256-recovery", LoansCase::Recovery, SEALED),
     attach_gap("attach-gap", SEALED),
-    loans("shm-loans-256-idle-cpu", LoansCase::IdleCpu, Way::Shm),
-    loans("shm-loans-256-idle-memory", LoansCase::IdleMemory, Way::Shm),
-    loans("shm-loans-256-recovery", LoansCase::Recovery, Way::Shm),
-    attach_gap("shm-attach-gap", Way::Shm),
+    loans("shm-loans-256-idle-cpu", LoansCase::IdleCpu, Transport::Shm),
+    loans("shm-loans-256-idle-memory", LoansCase::IdleMemory, Transport::Shm),
+    loans("shm-loans-256-recovery", LoansCase::Recovery, Transport::Shm),
+    attach_gap("shm-attach-gap", Transport::Shm),
 ];
 
 #[cfg(test)]
@@ -502,7 +504,7 @@ mod tests {
             assert!(tls.target.is_some() && tls.target == plain.target, "{}", tls.id);
             let (Kind::Traffic(tls), Kind::Traffic(plain)) = (tls.kind, plain.kind) else { panic!() };
             assert_eq!((tls.ours, tls.work), (plain.ours, plain.work));
-            assert_eq!((tls.peer.way, plain.peer.way), (TLS, PLAIN));
+            assert_eq!((tls.peer.transport, plain.peer.transport), (TLS, PLAIN));
         }
     }
 
@@ -510,9 +512,13 @@ mod tests {
     fn whoever_goes_over_udp_does_not_share_memory() {
         for case in &CASES {
             let Kind::Traffic(traffic) = case.kind else { continue };
-            for way in [traffic.ours.way, traffic.peer.way] {
-                let is_network = matches!(way, Way::Udp { .. } | Way::Nbd { .. });
-                assert_eq!(way.options().contains(&crate::local::NETWORK_ONLY), is_network, "{way:?}");
+            for transport in [traffic.ours.transport, traffic.peer.transport] {
+                let is_network = matches!(transport, Transport::Udp { .. } | Transport::Nbd { .. });
+                assert_eq!(
+                    transport.options().contains(&crate::local::NETWORK_ONLY),
+                    is_network,
+                    "{transport:?}"
+                );
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use program::exit::Failure;
 
-use super::case::Way;
+use super::case::Transport;
 use super::core_to_core::round_trip_ns;
 use super::report::Round;
 use super::watch::{BORROWER, LENDER, Watch, node_processes};
@@ -20,7 +20,7 @@ const FILE_BYTES: u64 = 712_000_000;
 const PIECE: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The way to the borrowed drive, as the papers' table says.
-const WAY: Way = Way::Nbd { sealed: true };
+const WAY: Transport = Transport::Nbd { sealed: true };
 /// What this process is called while it copies.
 const COPIER: &str = "copying process";
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use program::exit::Failure;
 
-use super::case::{LoansCase, Way};
+use super::case::{LoansCase, Transport};
 use super::core_to_core::round_trip_ns;
 use super::idle::{Before, Idle, NAMES};
 use super::recovery::Recovery;
@@ -41,15 +41,15 @@ impl Pair {
     /// With so many loans on one rail, and so many functions that nobody has. `domains` stands in the borrower's file.
     pub(super) fn start(
         (count, spare): (usize, usize),
-        way: Way,
+        transport: Transport,
         domains: &str,
         scratch: &Scratch,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt> {
         let scratch = Scratch::create_in(scratch.path(), "loans")?;
-        let settings = match way {
-            Way::Shm => "",
-            Way::Udp { sealed: false } => "shm = false\ninsecure = true\n",
+        let settings = match transport {
+            Transport::Shm => "",
+            Transport::Udp { sealed: false } => "shm = false\ninsecure = true\n",
             _ => "shm = false\n",
         };
         let all = count + spare;
@@ -91,12 +91,12 @@ impl<'a> Loans<'a> {
     /// Starts both pairs of nodes.
     pub(super) fn start(
         case: LoansCase,
-        way: Way,
+        transport: Transport,
         scratch: &Scratch,
         interrupt: &'a Interrupt,
     ) -> Result<Self, Halt> {
-        let many = Measured::start(case, (MANY, way), scratch, interrupt)?;
-        let one = Measured::start(case, (1, way), scratch, interrupt)?;
+        let many = Measured::start(case, (MANY, transport), scratch, interrupt)?;
+        let one = Measured::start(case, (1, transport), scratch, interrupt)?;
         Ok(Self { many, one, rounds: 0 })
     }
 
@@ -119,11 +119,11 @@ impl<'a> Loans<'a> {
 impl<'a> Measured<'a> {
     fn start(
         case: LoansCase,
-        (count, way): (usize, Way),
+        (count, transport): (usize, Transport),
         scratch: &Scratch,
         interrupt: &'a Interrupt,
     ) -> Result<Self, Halt> {
-        let pair = Pair::start((count, 0), way, "", scratch, interrupt)?;
+        let pair = Pair::start((count, 0), transport, "", scratch, interrupt)?;
         Ok(match case {
             LoansCase::IdleCpu => {
                 let (idle, scratch) = Idle::of_pair(pair, BEFORE, interrupt)?;

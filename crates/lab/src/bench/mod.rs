@@ -42,7 +42,7 @@ use crate::cli::BenchArgs;
 use crate::local::{Halt, Interrupt, Scratch};
 use crate::nbd_client::NbdError;
 use attach_gap::AttachGap;
-use case::{Case, Drives, GuestCase, Kind, LoansCase, Medium, Traffic, Way};
+use case::{Case, Drives, GuestCase, Kind, LoansCase, Medium, Traffic, Transport};
 use copy::Copies;
 use guests::{Guest, MapTimes, Memory};
 use idle::Idle;
@@ -178,8 +178,8 @@ impl Bench {
             Kind::IdleCpu => self.idle(case, |idle| idle.cpu_round()),
             Kind::IdleMemory => self.idle(case, |idle| idle.memory_round()),
             Kind::Guest(what) => self.guest_case(case, what),
-            Kind::Loans(what, way) => self.loans(case, what, way),
-            Kind::AttachGap(way) => self.attach_gap(case, way),
+            Kind::Loans(what, transport) => self.loans(case, what, transport),
+            Kind::AttachGap(transport) => self.attach_gap(case, transport),
         }
     }
 
@@ -196,8 +196,8 @@ impl Bench {
     }
 
     fn traffic(&mut self, case: &Case, traffic: Traffic) -> Result<CaseReport, Halt> {
-        let ways = [traffic.ours.way, traffic.peer.way];
-        if let Some(missing) = ways.into_iter().find_map(peer::missing) {
+        let transports = [traffic.ours.transport, traffic.peer.transport];
+        if let Some(missing) = transports.into_iter().find_map(peer::missing) {
             return Ok(self.skipped(case, missing));
         }
         let image = match traffic.ours.drives {
@@ -211,7 +211,7 @@ impl Bench {
         let rounds = self.repeat(case, || both.round())?;
         both.stop()?;
         let (ours, theirs) = rounds.into_iter().unzip();
-        let peer = Peer::new(traffic.peer.way.name(), peer::versions(traffic.peer.way), theirs);
+        let peer = Peer::new(traffic.peer.transport.name(), peer::versions(traffic.peer.transport), theirs);
         Ok(CaseReport::measured(case, ours, Some(peer)))
     }
 
@@ -253,13 +253,15 @@ impl Bench {
                 rounds
             }
             GuestCase::Traffic(..) | GuestCase::Registers | GuestCase::Recovery => {
-                if self.guest.as_ref().is_some_and(|guest| guest.way() != what.way()) {
+                if self.guest.as_ref().is_some_and(|guest| guest.transport() != what.transport()) {
                     self.stop_guest()?;
                 }
                 let mut guest = match self.guest.take() {
                     Some(guest) => guest,
                     None => match self.memory_image()? {
-                        Ok(image) => Guest::start(&kit, &image, what.way(), &self.scratch, &self.interrupt)?,
+                        Ok(image) => {
+                            Guest::start(&kit, &image, what.transport(), &self.scratch, &self.interrupt)?
+                        }
                         Err(why) => return Ok(self.skipped(case, why)),
                     },
                 };
@@ -302,15 +304,15 @@ impl Bench {
         Ok(CaseReport::measured(case, rounds, None))
     }
 
-    fn loans(&self, case: &Case, what: LoansCase, way: Way) -> Result<CaseReport, Halt> {
-        let mut loans = Loans::start(what, way, &self.scratch, &self.interrupt)?;
+    fn loans(&self, case: &Case, what: LoansCase, transport: Transport) -> Result<CaseReport, Halt> {
+        let mut loans = Loans::start(what, transport, &self.scratch, &self.interrupt)?;
         let rounds = self.repeat(case, || loans.round())?;
         loans.stop()?;
         Ok(beside_ourselves(case, "one loan", rounds))
     }
 
-    fn attach_gap(&self, case: &Case, way: Way) -> Result<CaseReport, Halt> {
-        let mut gap = AttachGap::start(way, &self.scratch, &self.interrupt)?;
+    fn attach_gap(&self, case: &Case, transport: Transport) -> Result<CaseReport, Halt> {
+        let mut gap = AttachGap::start(transport, &self.scratch, &self.interrupt)?;
         let rounds = self.repeat(case, || gap.round())?;
         gap.stop()?;
         Ok(beside_ourselves(case, "the same without attach and detach", rounds))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use program::exit::Failure;
 use serde::Deserialize;
 
-use super::case::{Way, Work};
+use super::case::{Transport, Work};
 use super::tls::{self, Certificate};
 use super::usage::CpuTime;
 use crate::local::{Halt, Interrupt};
@@ -19,22 +19,24 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 
 /// What is missing to go that way, in words for a person; `None` when everything is there.
-pub(super) fn missing(way: Way) -> Option<String> {
-    match way {
-        Way::Native | Way::Udp { .. } | Way::Shm | Way::SystemCalls => None,
-        Way::Nbd { .. } => fio_missing(),
-        Way::Nbdkit { tls: false } => nbdkit_missing(),
-        Way::Nbdkit { tls: true } => nbdkit_missing().or_else(tls::missing),
+pub(super) fn missing(transport: Transport) -> Option<String> {
+    match transport {
+        Transport::Native | Transport::Udp { .. } | Transport::Shm | Transport::SystemCalls => None,
+        Transport::Nbd { .. } => fio_missing(),
+        Transport::Nbdkit { tls: false } => nbdkit_missing(),
+        Transport::Nbdkit { tls: true } => nbdkit_missing().or_else(tls::missing),
     }
 }
 
 /// What is installed to go that way.
-pub(super) fn versions(way: Way) -> String {
+pub(super) fn versions(transport: Transport) -> String {
     let of = |name| version(name).unwrap_or_default();
-    match way {
-        Way::Native | Way::Udp { .. } | Way::Shm | Way::SystemCalls => env!("CARGO_PKG_VERSION").to_owned(),
-        Way::Nbd { .. } => format!("{}, fio {}", env!("CARGO_PKG_VERSION"), of("fio")),
-        Way::Nbdkit { .. } => format!("{}, fio {}", of("nbdkit"), of("fio")),
+    match transport {
+        Transport::Native | Transport::Udp { .. } | Transport::Shm | Transport::SystemCalls => {
+            env!("CARGO_PKG_VERSION").to_owned()
+        }
+        Transport::Nbd { .. } => format!("{}, fio {}", env!("CARGO_PKG_VERSION"), of("fio")),
+        Transport::Nbdkit { .. } => format!("{}, fio {}", of("nbdkit"), of("fio")),
     }
 }
 

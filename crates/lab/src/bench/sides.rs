@@ -8,7 +8,7 @@ use std::time::Duration;
 use io::load::LoadResult;
 use program::exit::Failure;
 
-use super::case::{Drives, Setup, Way, Work};
+use super::case::{Drives, Setup, Transport, Work};
 use super::peer::{self, Nbdkit, Server};
 use super::report::{PERCENTS, Round};
 use super::tls::Certificate;
@@ -61,19 +61,19 @@ impl<'a> Side<'a> {
                 vec![source.into(); modules]
             }
         };
-        let options = setup.way.options();
-        let served = match setup.way {
-            Way::Native | Way::SystemCalls => Served::Alone(images),
-            Way::Udp { .. } | Way::Shm => {
+        let options = setup.transport.options();
+        let served = match setup.transport {
+            Transport::Native | Transport::SystemCalls => Served::Alone(images),
+            Transport::Udp { .. } | Transport::Shm => {
                 let (lender, lines) = Node::lend_all(&scratch, &images, options, interrupt)?;
                 Served::Lent(lender, lines)
             }
-            Way::Nbd { .. } => {
+            Transport::Nbd { .. } => {
                 let (lender, lines) = Node::lend_all(&scratch, &images, options, interrupt)?;
                 let (borrower, socket) = Node::borrow(&scratch, &lines[0], options, interrupt)?;
                 Served::Nbd { lender, borrower, uri: format!("nbd+unix:///?socket={}", socket.display()) }
             }
-            Way::Nbdkit { tls } => {
+            Transport::Nbdkit { tls } => {
                 let certificate = if tls { Some(Certificate::make(&scratch)?) } else { None };
                 Served::Nbdkit(Nbdkit::start(Path::new(&images[0]), certificate, interrupt)?)
             }
@@ -138,7 +138,7 @@ impl<'a> Side<'a> {
         let mut command =
             Command::new(program.map_err(|error| Failure::io("cannot find the program itself", &error))?);
         command.arg("__native").args(images).args(arguments(work, duration));
-        if self.setup.way == Way::SystemCalls {
+        if self.setup.transport == Transport::SystemCalls {
             command.arg("--plain");
         }
         let watch = Watch::begin(&[]);
@@ -154,7 +154,7 @@ impl<'a> Side<'a> {
             Drives::Image => 1,
             Drives::Flash { hosts, .. } => hosts,
         };
-        let (scratch, interrupt, way) = (&self.scratch, self.interrupt, self.setup.way);
+        let (scratch, interrupt, transport) = (&self.scratch, self.interrupt, self.setup.transport);
         let start = |(index, lines): (usize, &[String])| {
             let mut arguments: Vec<OsString> = vec!["__load".into()];
             for (number, line) in lines.iter().enumerate() {
@@ -162,7 +162,7 @@ impl<'a> Side<'a> {
                 arguments.push(Node::named_line_file(scratch, &name, line)?);
             }
             arguments.extend(self::arguments(work, duration));
-            arguments.extend(way.options().iter().map(OsString::from));
+            arguments.extend(transport.options().iter().map(OsString::from));
             Node::start(scratch, READERS[index], arguments, "{", interrupt)
         };
         let parts = lines.chunks(lines.len().div_ceil(hosts)).enumerate();

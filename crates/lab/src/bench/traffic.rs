@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use program::exit::Failure;
 
-use super::case::{Measure, Traffic, Way};
+use super::case::{Measure, Traffic, Transport};
 use super::core_to_core::round_trip_ns;
 use super::report::Round;
 use super::sides::Side;
@@ -47,9 +47,9 @@ impl<'a> Both<'a> {
 
     /// A measurement with the distance of the cores before and after.
     fn between(&self, side: &Side<'_>) -> Result<Round, Halt> {
-        let alone = [self.traffic.ours.way, self.traffic.peer.way]
+        let alone = [self.traffic.ours.transport, self.traffic.peer.transport]
             .iter()
-            .all(|way| matches!(way, Way::Native | Way::SystemCalls));
+            .all(|transport| matches!(transport, Transport::Native | Transport::SystemCalls));
         let before = round_trip_ns();
         let round = side.round(self.traffic.work, if alone { SHORT } else { DURATION })?;
         let round = Round { core_to_core_ns: super::mean(before, round_trip_ns()), ..round };

@@ -9,7 +9,7 @@ use program::exit::Failure;
 use program::qemu_args::device;
 
 use super::{DRIVE_TIMEOUT, Nodes, fio_command, halt};
-use crate::bench::case::{GUEST_WAY, Work};
+use crate::bench::case::{GUEST_TRANSPORT, Work};
 use crate::bench::core_to_core::round_trip_ns;
 use crate::bench::report::Round;
 use crate::bench::{in_turns, mean, usage};
@@ -83,7 +83,7 @@ impl Memory {
 impl Set {
     fn start(kit: &Kit, mib: u32, scratch: &Scratch, interrupt: &Interrupt) -> Result<Self, Halt> {
         let scratch = Scratch::create_in(scratch.path(), "guest")?;
-        let nodes = Nodes::start(Path::new(SOURCE), GUEST_WAY, &scratch, interrupt)?;
+        let nodes = Nodes::start(Path::new(SOURCE), GUEST_TRANSPORT, &scratch, interrupt)?;
         let vm = Vm::builder(kit).name(&format!("bench-{mib}")).memory_mib(mib);
         let vm = vm.device(&device("borrowed", Some("rp1"), &nodes.socket).to_string()).start();
         let mut vm = vm.map_err(|error| halt(error, interrupt))?;
@@ -125,7 +125,7 @@ impl MapTimes {
     /// Lends and borrows.
     pub(in crate::bench) fn start(kit: &Kit, scratch: &Scratch, interrupt: &Interrupt) -> Result<Self, Halt> {
         let scratch = Scratch::create_in(scratch.path(), "guest")?;
-        let nodes = Nodes::start(Path::new(SOURCE), GUEST_WAY, &scratch, interrupt)?;
+        let nodes = Nodes::start(Path::new(SOURCE), GUEST_TRANSPORT, &scratch, interrupt)?;
         Ok(Self { kit: kit.clone(), nodes, rounds: 0, interrupt: interrupt.clone(), _scratch: scratch })
     }
 

@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags};
 
 pub(super) use self::growth::{MapTimes, Memory};
 use self::local_device::LocalDevice;
-use super::case::{GuestCase, Way, Work};
+use super::case::{GuestCase, Transport, Work};
 use super::core_to_core::round_trip_ns;
 use super::peer;
 use super::report::Round;
@@ -69,9 +69,14 @@ struct Nodes {
 
 impl Nodes {
     /// Lends `source`, and borrows it this way.
-    fn start(source: &Path, way: Way, scratch: &Scratch, interrupt: &Interrupt) -> Result<Self, Halt> {
-        let (lender, line) = Node::lend(scratch, source, 1, way.options(), interrupt)?;
-        let (borrower, socket) = Node::borrow_for_vm(scratch, &line, way.options(), interrupt)?;
+    fn start(
+        source: &Path,
+        transport: Transport,
+        scratch: &Scratch,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Halt> {
+        let (lender, line) = Node::lend(scratch, source, 1, transport.options(), interrupt)?;
+        let (borrower, socket) = Node::borrow_for_vm(scratch, &line, transport.options(), interrupt)?;
         Ok(Self { lender, borrower, socket })
     }
 
@@ -87,7 +92,7 @@ impl Nodes {
 /// The guest with its drives.
 pub(super) struct Guest {
     /// How its drive is borrowed.
-    way: Way,
+    transport: Transport,
     // Dropped in this order: clients before those who serve them.
     vm: Vm,
     nodes: Nodes,
@@ -110,12 +115,12 @@ impl Guest {
     pub(super) fn start(
         kit: &Kit,
         image: &Path,
-        way: Way,
+        transport: Transport,
         scratch: &Scratch,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt> {
         let scratch = Scratch::create_in(scratch.path(), "guest")?;
-        let nodes = Nodes::start(image, way, &scratch, interrupt)?;
+        let nodes = Nodes::start(image, transport, &scratch, interrupt)?;
         let own_options = own_options(image);
         let local_socket = scratch.join("local.sock");
         let local_device = LocalDevice::start(&local_socket)?;
@@ -138,7 +143,7 @@ impl Guest {
         let [_, id] = local_device::IDS;
         let local = find(&format!("dirname $(grep -l {id:#06x} /sys/bus/pci/devices/*/device)"))?;
         Ok(Self {
-            way,
+            transport,
             vm,
             nodes,
             local_device,
@@ -154,8 +159,8 @@ impl Guest {
     }
 
     /// How its drive is borrowed.
-    pub(super) fn way(&self) -> Way {
-        self.way
+    pub(super) fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// One measurement of ours and one of the peer, ours first every other time: how many requests there were in a

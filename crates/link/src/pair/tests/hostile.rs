@@ -350,9 +350,9 @@ fn each_byte_of_each_frame_changed_has_no_effect() {
                 for at in (0..end).filter(|at| *at != ROUTE) {
                     let mut forged = frame.clone();
                     forged[at] ^= 1 << ((at + round) % 8);
-                    let before: Vec<_> = world.nodes[to].places.iter().map(Place::counts).collect();
+                    let before: Vec<_> = world.nodes[to].places.iter().map(TestLoan::counts).collect();
                     assert_eq!(world.give(to, &forged), Heard::Nothing, "{at} on {path:?}");
-                    let after = world.nodes[to].places.iter().map(Place::counts);
+                    let after = world.nodes[to].places.iter().map(TestLoan::counts);
                     assert!(after.eq(before));
                 }
                 world.inject(from, to, &frame);

@@ -53,7 +53,7 @@ fn let_live(world: &mut World<'_>) {
 }
 
 /// What may be sent without another word of the peer: as much as when the stream began.
-fn has_all_credit(place: &Place<'_>) -> bool {
+fn has_all_credit(place: &TestLoan<'_>) -> bool {
     let (used, granted) = place.stream.port.sender.credits();
     (granted[0] - used[0], granted[1] - used[1]) == (1024, 1024 * 256)
 }

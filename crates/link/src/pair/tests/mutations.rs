@@ -71,7 +71,7 @@ proptest! {
         for (place, body) in &bodies {
             // Of a stream that is there, or of none.
             let stream = world.nodes[0].places.get(*place);
-            let id = StreamId(stream.map_or(4_001, Place::stream_number));
+            let id = StreamId(stream.map_or(4_001, TestLoan::stream_number));
             let lent = world.nodes[1].places.get(*place);
             let expected = lent.map_or(0, |place| place.stream.receiver().expected());
             let frame = world.nodes[0].channel(1).write_for_test(id, &body.encode(expected));

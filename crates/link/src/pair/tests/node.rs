@@ -115,7 +115,7 @@ pub(super) enum Loan {
     Lend(OfferConfig),
 }
 
-pub(super) struct Place<'m> {
+pub(super) struct TestLoan<'m> {
     pub(super) end: End<'m>,
     pub(super) stream: Stream<'m>,
     pub(super) log: Log<'m>,
@@ -128,7 +128,7 @@ pub(super) struct Place<'m> {
     pub(super) informed: u32,
 }
 
-impl<'m> Place<'m> {
+impl<'m> TestLoan<'m> {
     fn stream_id(&self) -> Option<(Course, StreamId)> {
         match &self.end {
             End::Claim(claim) => claim.stream(),
@@ -194,13 +194,13 @@ impl<'m> Place<'m> {
 
 /// The streams of one channel, in its present course.
 struct View<'a, 'm> {
-    places: &'a mut [Place<'m>],
+    places: &'a mut [TestLoan<'m>],
     slot: usize,
     course: Option<Course>,
 }
 
 impl<'a, 'm> View<'a, 'm> {
-    fn of(places: &'a mut [Place<'m>], slot: usize, channel: &Channel<'m>) -> Self {
+    fn of(places: &'a mut [TestLoan<'m>], slot: usize, channel: &Channel<'m>) -> Self {
         Self { places, slot, course: channel.course() }
     }
 }
@@ -209,7 +209,7 @@ impl<'m> Streams<'m> for View<'_, 'm> {
     fn stream(&mut self, id: StreamId) -> Option<(&mut Stream<'m>, &mut dyn Sink<'m>)> {
         let key = (self.course?, id);
         let slot = self.slot;
-        let is_it = |place: &&mut Place<'m>| place.stream_id() == Some(key) && place.slot == Some(slot);
+        let is_it = |place: &&mut TestLoan<'m>| place.stream_id() == Some(key) && place.slot == Some(slot);
         let place = self.places.iter_mut().find(is_it)?;
         Some((&mut place.stream, &mut place.log))
     }
@@ -274,7 +274,7 @@ pub(super) struct Node<'m> {
     killer: &'static Killer,
     pub(super) lobby: Lobby<'m>,
     pub(super) slots: Vec<Slot<'m>>,
-    pub(super) places: Vec<Place<'m>>,
+    pub(super) places: Vec<TestLoan<'m>>,
     /// Replies of the lobby that wait to be sent: to whom, on which path.
     replies: Vec<(usize, PathId, Vec<u8>)>,
     buffer: Vec<u8>,
@@ -451,7 +451,7 @@ impl<'m> Node<'m> {
             let stream = Stream::new(&cells.stream, pages, journal, Duration::from_secs(3), 4096);
             let log = Log::new(cells, &root.words, journal);
             let (slot, quiet_at, refusals) = (None, None, Vec::new());
-            Place { end, stream, log, slot, quiet_at, refusals, resets: 0, informed: 0 }
+            TestLoan { end, stream, log, slot, quiet_at, refusals, resets: 0, informed: 0 }
         });
         let places = places.collect();
         journal.commit();
@@ -604,8 +604,7 @@ impl<'m> Node<'m> {
 
     fn handle_said(&mut self, now: Instant, slot: usize, said: &Said) {
         if let Some(function) = said.function() {
-            let is_it =
-                |place: &Place<'_>| matches!(&place.end, End::Offer(offer) if offer.function() == function);
+            let is_it = |place: &TestLoan<'_>| matches!(&place.end, End::Offer(offer) if offer.function() == function);
             let Some(index) = self.places.iter().position(is_it) else {
                 return self.slots[slot].channel.handle_stray(now, said);
             };
@@ -628,7 +627,7 @@ impl<'m> Node<'m> {
         }
         let channel = &mut self.slots[slot].channel;
         let key = channel.course().map(|course| (course, said.stream()));
-        let is_it = |place: &&mut Place<'m>| place.stream_id() == key && place.slot == Some(slot);
+        let is_it = |place: &&mut TestLoan<'m>| place.stream_id() == key && place.slot == Some(slot);
         let Some(place) = self.places.iter_mut().find(is_it) else {
             return channel.handle_stray(now, said);
         };
@@ -812,11 +811,11 @@ impl<'m> Node<'m> {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.places.iter().all(Place::is_open)
+        self.places.iter().all(TestLoan::is_open)
     }
 }
 
-impl Place<'_> {
+impl TestLoan<'_> {
     fn handle_events(&mut self, now: Instant, quiet_after: Duration) {
         loop {
             let (forget, begins) = match &mut self.end {

@@ -385,7 +385,7 @@ fn who_breaks_the_rules_is_counted_and_stops_nobody() {
         let ClaimConfig { wish, secret } = borrow(1);
         What::Open { wish, proof: crate::prove(&secret, &wish.proven(&hash, id)) }
     };
-    let ours = world.nodes[0].places.iter().map(Place::stream_number).max().unwrap();
+    let ours = world.nodes[0].places.iter().map(TestLoan::stream_number).max().unwrap();
     // The stream of another function, one of the other side's numbers, none at all.
     let taken = StreamId(world.nodes[0].places[2].stream_number());
     for id in [taken, StreamId(ours + 1), StreamId(0)] {
@@ -443,7 +443,7 @@ fn no_more_streams_are_opened_than_were_agreed_on() {
     let refused = world.nodes[0].places.iter().flat_map(|place| &place.refusals);
     assert!(refused.clone().count() > 0 && refused.clone().all(|why| *why == OpenRefusal::NoRoom));
     // One that goes makes room.
-    let gone = world.nodes[0].places.iter().position(Place::is_open).unwrap();
+    let gone = world.nodes[0].places.iter().position(TestLoan::is_open).unwrap();
     let now = world.now;
     let node = &mut world.nodes[0];
     let place = &mut node.places[gone];
