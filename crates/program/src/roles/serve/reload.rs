@@ -83,7 +83,7 @@ impl Node {
         report: &mut ReloadReport,
         observer: &mut dyn Observer,
     ) -> Result<(), Failure> {
-        if self.ending.is_some() {
+        if self.ending.has_begun() {
             return Err(Failure::refused("the node is ending; start it again, and it reads its file"));
         }
         let wanted = Config::load(&reload.path)?;

@@ -1,7 +1,7 @@
 //! What comes to a node by its file: reserved first, then admitted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base::ids::RailId;
 use io::agent::{self, Arrivals, DriveSpec, Edge, LoanEnd, LoanSpec};
@@ -170,11 +170,11 @@ impl Coming {
         let lent = functions.flat_map(|count| std::iter::repeat_n(Some(LoanKind::Lend), count));
         let bound = self.loans.iter().filter_map(|(_, loan)| loan.0.as_ref());
         let slots = self.slots.iter().flat_map(|(_, opened)| opened.loans());
-        let rooms = lent.chain(bound.chain(slots).map(|loan| loan.config.role.room()));
+        let kinds = lent.chain(bound.chain(slots).map(|loan| loan.config.role.reserved_kind()));
         // In the order in which they get places.
-        let rooms = node.free_places().into_iter().zip(rooms);
-        let rooms: Vec<_> = rooms.filter_map(|(place, kind)| Some((place, kind?))).collect();
-        node.agent.find_memory(self.devices.len(), &rooms, take).map_err(|error| no_memory(&error))
+        let kinds = node.free_places().into_iter().zip(kinds);
+        let kinds: Vec<_> = kinds.filter_map(|(place, kind)| Some((place, kind?))).collect();
+        node.agent.find_memory(self.devices.len(), &kinds, take).map_err(|error| no_memory(&error))
     }
 
     /// The slot that changes by this change.
@@ -264,7 +264,7 @@ impl Coming {
         for (place, wanted, _) in bound {
             let (function, edge) = (wanted.line.function().to_string(), wanted.edge.uri());
             Event::LoanAdded { function, edge }.say();
-            node.came.insert(place, Instant::now());
+            node.said.note_come(place);
             observer.comes(place, wanted);
         }
         Ok(Arrived { is_card_replaced, lines })

@@ -129,7 +129,7 @@ impl Node {
         let mut lent = view.loans().filter(|(loan, _)| lends(loan, drive));
         lent.find_map(|(loan, cells)| {
             // One that was never heard in this life of the node has not been silent for longer than that.
-            let silence = view.silence(cells).min(self.started.elapsed());
+            let silence = view.silence(cells).min(self.said.running());
             let is_had = report::is_open(cells) || loan.config.tenancy.is_held;
             (is_had && silence < hold(loan)).then(|| {
                 let name = cells.edge().peer().map_or(loan.config.tenancy.name, |(_, name)| name);
@@ -205,7 +205,7 @@ impl Node {
         while let Some(withdrawn) = self.agent.take_withdrawn() {
             self.conclude_withdrawn(&withdrawn);
         }
-        if self.ending.is_none()
+        if !self.ending.has_begun()
             && let Some(mut reload) = self.reload.take()
         {
             let leaving = std::mem::take(&mut reload.leaving);
@@ -293,7 +293,7 @@ impl Node {
         }
         self.is_kept &= keep_end(&self.state, withdrawn) && withdrawn.end.identity.is_some();
         let (device, source) = (withdrawn.spec.name.clone(), withdrawn.spec.source.clone());
-        self.faults.remove(&withdrawn.place);
+        self.said.faults().remove(&withdrawn.place);
         Event::DeviceRemoved { device, source }.say();
     }
 
