@@ -243,7 +243,7 @@ pub struct Card<'m> {
     behind: LoanSet,
     /// Drives that are lent no more, and of which a medium still has work.
     leaving: Vec<usize>,
-    /// LoanTable whose loans there is no room for.
+    /// The places of loans for which there is no room.
     without_room: Vec<usize>,
     /// See [`Card::contain_faults`].
     contains_faults: bool,
@@ -344,10 +344,6 @@ impl<'m> Card<'m> {
             card.occupy(place)?;
             journal.commit();
         }
-        if card.ledger.root.begun_at.get() == 0 {
-            card.ledger.root.begun_at.set(journal, now.as_nanos());
-            journal.commit();
-        }
         let untold = card.loans.iter_with_places().filter(|(_, loan)| loan.is_untold());
         card.events.extend(untold.map(|(place, _)| CardEvent::Overtaken(place)));
         card.expect_holders()?;
@@ -419,12 +415,13 @@ impl<'m> Card<'m> {
     }
 
     /// What is kept for whoever has something of this node is kept from the copies that the agent knows of, for the
-    /// hold time since this ledger was made. In a step of its own.
+    /// hold time since this node began to wait for that one. In a step of its own.
     fn tell_copies(&mut self, place: usize) {
-        let begun = Instant::from_nanos(self.ledger.root.begun_at.get());
-        let Some(peer) = self.peers.get_mut(place).filter(|_| self.now.since(begun) < HOLD) else { return };
+        let Some(peer) = self.peers.get_mut(place) else { return };
+        let waits = self.loans.iter().filter_map(|loan| loan.waits_for(peer.node())).max();
+        let Some(since) = waits.filter(|since| self.now.since(*since) < HOLD) else { return };
         if let Some(holder) = self.config.holders.iter().find(|holder| holder.key == peer.key()) {
-            peer.channel.set_copies(begun, &holder.copies);
+            peer.channel.set_copies(since, &holder.copies);
             self.ledger.journal.commit();
         }
     }
@@ -478,13 +475,19 @@ impl<'m> Card<'m> {
                 self.step_one(now, index, |card| card.loans[index].handle_timeout(now));
             }
         }
-        if self.next_publish <= now {
+        if self.is_publishing_due(now) {
             self.next_publish = now + PUBLISH;
             self.publish(now);
             self.call_holders(now);
             let left = self.peers.forget_silent(now, self.ledger.journal, &self.config, &self.loans);
             self.events.extend(left.into_iter().map(CardEvent::Left));
         }
+    }
+
+    /// Whether gauges are to be renewed. It is no reason to wake up, since nothing has changed while nobody is awake;
+    /// but of a card that is never idle no deadline may pass for long.
+    pub fn is_publishing_due(&self, now: Instant) -> bool {
+        self.next_publish <= now
     }
 
     /// What a turn has to know of a loan.

@@ -39,8 +39,6 @@ pub const MAX_RAILS: usize = link::frame::MAX_RAILS;
 pub struct NodeCells {
     /// What the card has counted beside its loans.
     pub gauges: Gauges,
-    /// When the first card on this ledger began, in nanoseconds of the driver's clock.
-    pub(crate) begun_at: Cell<u64>,
     /// What it has seen of other nodes.
     pub sightings: Sightings,
     /// Who has called.

@@ -195,6 +195,13 @@ impl<'m> Loan<'m> {
         self.opening.holder()
     }
 
+    /// Since when what is lent is kept for this node, which has not given it back and has no stream of it.
+    pub(crate) fn waits_for(&self, node: NodeId) -> Option<Instant> {
+        let Opening::Offer(_) = &self.opening else { return None };
+        let (tenant, since) = self.cells.offer.absent_holder()?;
+        (tenant.node == node).then_some(since)
+    }
+
     /// Where the loan stands.
     pub(crate) fn state(&self) -> State {
         self.opening.state()

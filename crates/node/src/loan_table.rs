@@ -172,7 +172,7 @@ impl<'m> LoanTable<'m> {
         found
     }
 
-    /// LoanTable of which [`LoanTable::found`] would find anew.
+    /// The places of which [`LoanTable::found`] would find anew.
     pub(crate) fn stale(&self) -> impl Iterator<Item = usize> + use<> {
         self.stale.get().iter()
     }

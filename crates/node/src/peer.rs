@@ -483,7 +483,7 @@ impl<'m> Peer<'m> {
             let bytes = &room.of(frame.path)[..frame.len];
             let to = match frame.answers {
                 Some(call) => self.callers.answer(frame.path, call, bytes),
-                None if is_call(bytes) => self.address_of_call(&frame, bytes),
+                None if frame.is_handshake && is_call(bytes) => self.address_of_call(&frame, bytes),
                 None => self.address_for(&frame),
             };
             let to = to.and_then(Address::known);
@@ -530,6 +530,8 @@ pub(crate) struct LoanStreams<'a, 'm> {
     place: usize,
     course: Option<Course>,
     known: BTreeMap<StreamId, usize>,
+    /// What was found last. While the channel has the streams no loan gets another one.
+    last: Option<(StreamId, usize)>,
 }
 
 /// Lets `act` have the channel of a peer and its streams.
@@ -540,7 +542,7 @@ pub(crate) fn with_streams<'m, T>(
     act: impl FnOnce(&mut Peer<'m>, &mut LoanStreams<'_, 'm>) -> T,
 ) -> T {
     let (course, known) = (peer.channel.course(), core::mem::take(&mut peer.known));
-    let mut streams = LoanStreams { loans, place, course, known };
+    let mut streams = LoanStreams { loans, place, course, known, last: None };
     let done = act(peer, &mut streams);
     peer.known = streams.known;
     done
@@ -549,6 +551,13 @@ pub(crate) fn with_streams<'m, T>(
 impl LoanStreams<'_, '_> {
     /// The loan that has this stream.
     pub(crate) fn find(&mut self, id: StreamId) -> Option<usize> {
+        if self.last.is_none_or(|(of, _)| of != id) {
+            self.last = self.search(id).map(|loan| (id, loan));
+        }
+        self.last.map(|(_, loan)| loan)
+    }
+
+    fn search(&mut self, id: StreamId) -> Option<usize> {
         let (key, place) = (Some((self.course?, id)), self.place);
         let is_it = |loan: usize, loans: &LoanTable<'_>| {
             loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && loan.stream_id() == key)

@@ -214,7 +214,8 @@ impl<'m> Driver<'m> {
         if busy {
             self.now = now();
         }
-        if self.card.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
+        let is_due = busy && self.card.is_publishing_due(self.now);
+        if is_due || self.card.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
             self.card.handle_timeout(self.now);
             busy = true;
         }

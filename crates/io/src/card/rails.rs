@@ -214,9 +214,17 @@ impl Rail<'_> {
         now: Instant,
     ) -> io::Result<()> {
         let impaired = self.impairment.is_active();
+        let bytes_of = |frame: &Frame| &buffer[frame.start..frame.start + frame.len];
+        let mut frames = frames.peekable();
+        let Some(first) = frames.next() else { return Ok(()) };
+        if frames.peek().is_none() && !impaired {
+            // As most do where a little is asked at a time: without memory for a list.
+            return self
+                .send_datagrams(&[Datagram { to: first.to, parts: &[IoSlice::new(bytes_of(first))] }]);
+        }
         let mut pieces = Vec::with_capacity(SEND_FRAMES);
-        for frame in frames {
-            let bytes = &buffer[frame.start..frame.start + frame.len];
+        for frame in [first].into_iter().chain(frames) {
+            let bytes = bytes_of(frame);
             if !impaired
                 || self.outgoing.decide(self.impairment, now.as_nanos(), frame.to, [bytes]) == Fate::Pass
             {
@@ -225,7 +233,11 @@ impl Rail<'_> {
         }
         let datagrams: Vec<Datagram<'_>> =
             pieces.iter().map(|(to, parts)| Datagram { to: *to, parts }).collect();
-        let mut rest = &datagrams[..];
+        self.send_datagrams(&datagrams)
+    }
+
+    fn send_datagrams(&mut self, datagrams: &[Datagram<'_>]) -> io::Result<()> {
+        let mut rest = datagrams;
         for _ in 0..2 {
             rest = &rest[self.socket.send_batch(rest)?..];
             if rest.is_empty() {

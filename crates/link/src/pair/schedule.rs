@@ -1,9 +1,44 @@
 //! Which stream sends next, and which one owes its status.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use base::ids::StreamId;
+
+/// What there is of some streams, in order. Most come and go with each frame, which takes no memory from the system.
+struct ByStream<T>(Vec<(StreamId, T)>);
+
+impl<T> Default for ByStream<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> ByStream<T> {
+    fn find(&self, id: StreamId) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&id, |(of, _)| *of)
+    }
+
+    fn get(&self, id: StreamId) -> Option<&T> {
+        self.find(id).ok().map(|at| &self.0[at].1)
+    }
+
+    fn get_mut(&mut self, id: StreamId) -> Option<&mut T> {
+        self.find(id).ok().map(|at| &mut self.0[at].1)
+    }
+
+    /// What there is of the stream, or this from now on. True: there was nothing.
+    fn get_or_insert(&mut self, id: StreamId, value: T) -> (&mut T, bool) {
+        let (at, is_new) = self.find(id).map_or_else(|at| (at, true), |at| (at, false));
+        if is_new {
+            self.0.insert(at, (id, value));
+        }
+        (&mut self.0[at].1, is_new)
+    }
+
+    fn remove(&mut self, id: StreamId) -> Option<T> {
+        self.find(id).ok().map(|at| self.0.remove(at).1)
+    }
+}
 
 /// Deficit round robin by bytes, with an urgent and a bulk list: a stream that has just got something to send is urgent
 /// until it has sent as much as the others may in a turn (RFC 8290 §4.2: new and old flows). One that falls idle in
@@ -13,14 +48,14 @@ pub(super) struct Schedule {
     urgent: VecDeque<StreamId>,
     bulk: VecDeque<StreamId>,
     /// Those in a list, with the bytes that they may still send.
-    flows: BTreeMap<StreamId, i64>,
+    flows: ByStream<i64>,
 }
 
 impl Schedule {
     /// The stream may have something to send.
     pub(super) fn wake(&mut self, id: StreamId, quantum: usize) {
-        if let Entry::Vacant(place) = self.flows.entry(id) {
-            place.insert(quantum as i64);
+        let (_, is_new) = self.flows.get_or_insert(id, quantum as i64);
+        if is_new {
             self.urgent.push_back(id);
         }
     }
@@ -32,7 +67,7 @@ impl Schedule {
             let list = if is_urgent { &mut self.urgent } else { &mut self.bulk };
             let &id = list.front()?;
             // Who is in a list has an entry.
-            let left = self.flows.entry(id).or_default();
+            let (left, _) = self.flows.get_or_insert(id, 0);
             if *left > 0 {
                 return Some(id);
             }
@@ -44,7 +79,7 @@ impl Schedule {
 
     /// The stream whose turn it is has sent so many bytes.
     pub(super) fn spend(&mut self, id: StreamId, bytes: usize) {
-        if let Some(left) = self.flows.get_mut(&id) {
+        if let Some(left) = self.flows.get_mut(id) {
             *left -= bytes as i64;
         }
     }
@@ -56,7 +91,7 @@ impl Schedule {
             self.bulk.push_back(id);
         } else if self.bulk.front() == Some(&id) {
             self.bulk.pop_front();
-            self.flows.remove(&id);
+            self.flows.remove(id);
         }
     }
 
@@ -71,19 +106,19 @@ impl Schedule {
 pub(super) struct Debts {
     queue: VecDeque<StreamId>,
     /// Those that owe; true: the peer has asked, or has sent something.
-    owing: BTreeMap<StreamId, bool>,
+    owing: ByStream<bool>,
     due: usize,
 }
 
 impl Debts {
     /// The status of a stream has changed: the next frame tells it. `due`: there is to be one.
     pub(super) fn owe(&mut self, id: StreamId, due: bool) {
-        let before = self.owing.get(&id).copied();
-        if before.is_none() {
+        let (is_due, is_new) = self.owing.get_or_insert(id, false);
+        if is_new {
             self.queue.push_back(id);
         }
-        self.due += usize::from(due && before != Some(true));
-        self.owing.insert(id, due || before == Some(true));
+        self.due += usize::from(due && !*is_due);
+        *is_due |= due;
     }
 
     /// Whether a frame is to be sent for this.
@@ -94,7 +129,7 @@ impl Debts {
     /// Who owes longest.
     pub(super) fn first(&mut self) -> Option<StreamId> {
         while let Some(&id) = self.queue.front() {
-            if self.owing.contains_key(&id) {
+            if self.owing.get(id).is_some() {
                 return Some(id);
             }
             self.queue.pop_front();
@@ -104,12 +139,12 @@ impl Debts {
 
     /// The status of this stream is in a frame.
     pub(super) fn pay(&mut self, id: StreamId) {
-        if self.owing.remove(&id) == Some(true) {
+        if self.owing.remove(id) == Some(true) {
             self.due -= 1;
         }
         // What was paid out of turn leaves its place behind.
-        if self.queue.len() > 2 * self.owing.len() + 64 {
-            self.queue.retain(|id| self.owing.contains_key(id));
+        if self.queue.len() > 2 * self.owing.0.len() + 64 {
+            self.queue.retain(|id| self.owing.get(*id).is_some());
         }
     }
 

@@ -124,6 +124,9 @@ impl<'m> Card<'m> {
 
     /// Drives of which a medium has nothing any more are gone.
     pub(super) fn conclude_leaving(&mut self) {
+        if self.leaving.is_empty() {
+            return;
+        }
         let (drives, loans) = (&self.drives, &self.loans);
         let is_quiet = |loan: &usize| loans.get(*loan).is_none_or(Loan::is_quiet);
         let has_gone = |drive: &mut usize| {

@@ -306,10 +306,8 @@ impl<'m> Card<'m> {
         }
         self.take_back();
         self.peers[place].fail();
-        for loan in 0..self.loans.len() {
-            let is_its =
-                self.loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && !loan.has_failed());
-            if is_its {
+        for loan in self.loans_with(place).collect::<Vec<_>>() {
+            if !self.loans[loan].has_failed() {
                 self.contain(self.now, loan, self.events.len());
             }
         }

@@ -251,11 +251,6 @@ impl<'m> Offer<'m> {
         is_news
     }
 
-    /// The channel of who has the function is given up: it was heard last at this time.
-    pub fn note_heard(&mut self, heard: Instant) {
-        self.cells.heard_at.update(self.journal, |known| known.max(heard.as_nanos()));
-    }
-
     /// The next event, or none.
     pub fn poll_event(&mut self) -> Option<OfferEvent> {
         self.events.pop_front()

@@ -502,6 +502,44 @@ fn a_lender_that_begins_anew_knows_who_is_a_copy() {
     }
 }
 
+/// The lender is started anew without its drive, which it lends again when the hold time since its start is over.
+#[test]
+fn who_is_a_copy_is_known_of_a_drive_that_comes_late() {
+    let copied = LifeId([7; 16]);
+    for knows in [true, false] {
+        let arena = Arena::default();
+        let mut now = Instant::ZERO;
+        let mut lender = config(1, lends());
+        (lender.incarnation, lender.life, lender.seed) = (Incarnation(2), LifeId([8; 16]), Secret([8; 32]));
+        let memory = lender.new_memory(&arena);
+        let (drive, loan) = (lender.drives[0].take().unwrap(), lender.loans[0].clone());
+        lender.loans[0].role = LoanRole::Vacant;
+        let mut lender = End::on(memory, lender, now);
+        now += base::times::HOLD * 2;
+        let mut holder = Whereabouts {
+            key: NodeKey::numbered(2).public(),
+            domain: DomainId(2),
+            addresses: [Address::NONE; crate::MAX_RAILS],
+            copies: Default::default(),
+        };
+        holder.addresses[0] = BORROWER;
+        if knows {
+            holder.copies[0] = copied;
+        }
+        let loan = LoanConfig { life: 1, ..loan };
+        lender.card.lend(now, 0, drive, vec![(0, loan)], &[holder]).unwrap();
+        let mut copy = config(2, borrow(BorrowEdge::Program));
+        (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), copied, Secret([7; 32]));
+        let copy = End::on(copy.new_memory(&arena), copy, now);
+        let mut ends = [(LENDER, lender), (STRANGER, copy)];
+        run_ends(&mut ends, &mut now, Duration::from_secs(20));
+        assert_eq!(is_open(&ends[1].1.card, now), !knows);
+        now += base::times::HOLD;
+        run_ends(&mut ends, &mut now, Duration::from_secs(5));
+        assert!(is_open(&ends[1].1.card, now), "it is kept for the hold time");
+    }
+}
+
 /// The hold time is over, and one answer gets lost just then.
 #[test]
 fn a_copy_is_let_in_after_the_hold_time_though_an_answer_gets_lost() {
