@@ -200,6 +200,20 @@ fn a_second_signal_ends_at_once_and_what_may_be_lost_is_called_so() {
     assert!(log.contains("may be lost") && !log.contains("are lost"), "{log}");
 }
 
+/// A card that is never idle renews what its gauges show, too: its agent would say that nobody answers.
+#[test]
+fn a_load_from_the_start_is_not_told_that_nobody_answers() {
+    let home = Home::new();
+    let _lender = home.lend(port(0), &["--no-shm"]);
+    let load = "__load @nvme0.line --bytes 4096 --depth 1 --write-percent 0 --seconds 4 --no-shm";
+    let mut load = home.start("reader", &load.split(' ').collect::<Vec<_>>());
+    let result = load.first_line();
+    let log = load.log();
+    assert!(result.contains("\"errors\":0"), "{result}\n{log}");
+    let (_, since) = log.split_once("drive is usable").expect("it has read");
+    assert!(!since.contains("nobody has answered"), "{log}");
+}
+
 #[test]
 fn a_peer_that_is_silent_is_named_once_by_the_other_end() {
     let home = Home::new();
