@@ -153,7 +153,7 @@ impl MapTimes {
                     return Ok(Round { value, core_to_core_ns, ..Round::default() });
                 }
                 // The machine before this one is not gone yet.
-                Err(guest::Error::Refused { .. }) if Instant::now() < deadline => std::thread::sleep(POLL),
+                Err(guest::Error::Qmp(guest::QmpError::Refused { .. })) if Instant::now() < deadline => std::thread::sleep(POLL),
                 Err(error) => return Err(halt(error, &self.interrupt)),
             }
         }
