@@ -618,7 +618,9 @@ fn decode_key(text: &str) -> Result<[u8; CODED_BYTES], LineError> {
     }
     let mut coded = [0; CODED_BYTES];
     match text.len() {
-        KEY_CHARS => BASE32.decode_mut(text.as_bytes(), &mut coded).expect("whole bytes, and no other characters"),
+        KEY_CHARS => {
+            BASE32.decode_mut(text.as_bytes(), &mut coded).expect("whole bytes, and no other characters")
+        }
         OLD_KEY_CHARS => return Err(LineError::OldForm),
         found => return Err(LineError::KeyLength { found }),
     };

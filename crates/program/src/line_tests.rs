@@ -39,6 +39,16 @@ fn the_text_of_a_line_never_changes_between_releases() {
 }
 
 #[test]
+fn crc_24_matches_one_computed_by_long_division() {
+    // x^24 + x^7 + x^2 + x + 1, begun with ones, over one zero byte: eight steps of the register by hand.
+    let mut register = 0xff_ffff_u32;
+    for _ in 0..8 {
+        register = if register >> 23 == 1 { (register << 1 ^ 0x87) & 0xff_ffff } else { register << 1 };
+    }
+    assert_eq!(CRC_24.checksum(&[0]), register);
+}
+
+#[test]
 fn errors_name_the_part() {
     let (key, rest) = example_parts();
     let at_key = |from: &str, to: &str| parse(&format!("{}@{rest}", key.replacen(from, to, 1)));
@@ -67,7 +77,10 @@ fn lines_of_other_versions_are_told_from_slips() {
     coded[0] ^= 0x80;
     let check = key_check(&coded[..KEY_CHECK.start]);
     coded[KEY_CHECK].copy_from_slice(&check);
-    assert_eq!(parse(&format!("{SCHEME}{}@{rest}", BASE32.encode(&coded))), Err(LineError::LaterForm { form: 33 }));
+    assert_eq!(
+        parse(&format!("{SCHEME}{}@{rest}", BASE32.encode(&coded))),
+        Err(LineError::LaterForm { form: 33 })
+    );
 }
 
 #[test]
@@ -243,7 +256,10 @@ proptest! {
     }
 
     #[test]
-    fn any_text_parses_or_fails_but_never_panics(text in ".{0,200}", tail in "(causeway://)?[0-9a-z@/:,.\\[\\]]{0,120}") {
+    fn any_text_parses_or_fails_but_never_panics(
+        text in ".{0,200}",
+        tail in "(causeway://)?[0-9a-z@/:,.\\[\\]]{0,120}",
+    ) {
         let _ = parse(&text);
         let _ = parse(&tail);
         let _ = redact(&text);

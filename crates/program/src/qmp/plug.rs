@@ -91,7 +91,8 @@ impl Plug {
         if said.starts_with("OK") {
             return Ok(());
         }
-        Err(Error::Refused { command: line, class: String::new(), description: said.trim().to_owned() }.into())
+        Err(Error::Refused { command: line, class: String::new(), description: said.trim().to_owned() }
+            .into())
     }
 }
 

@@ -216,7 +216,8 @@ impl Worker {
             }
             Ok(true) if Instant::now() < until => return self.removals.push(removal),
             Ok(true) => {
-                Error::Silent { what: format!("that {} is gone", plug.id), patience: self.remove_within }.into()
+                Error::Silent { what: format!("that {} is gone", plug.id), patience: self.remove_within }
+                    .into()
             }
             Err(error) => error,
         };
