@@ -1,8 +1,10 @@
 //! Names of things in the fabric, one type each so that they cannot be confused.
 
 use core::fmt;
+use std::sync::LazyLock;
 
 use crate::ledger::Layout;
+use data_encoding::{Encoding, Specification};
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -175,7 +177,14 @@ pub struct LifeId(pub [u8; 16]);
 pub struct NodeId(pub [u8; NodeId::BYTES]);
 
 /// Five bits a character, lower case, without the look-alikes `i`, `l`, `o` and `u`.
-pub const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+pub const ALPHABET: &str = "0123456789abcdefghjkmnpqrstvwxyz";
+
+/// Base 32 in that [`ALPHABET`], the most significant bit first.
+pub static BASE32: LazyLock<Encoding> = LazyLock::new(|| {
+    let mut specification = Specification::new();
+    specification.symbols.push_str(ALPHABET);
+    specification.encoding().expect("the alphabet has 32 characters, each once")
+});
 
 impl NodeId {
     /// Bytes of an id.
@@ -202,15 +211,7 @@ impl NodeId {
 
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (groups, _) = self.0.as_chunks::<5>();
-        for group in groups {
-            let bits = group.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
-            for character in (0..8).rev() {
-                let index = (bits >> (5 * character)) as usize % ALPHABET.len();
-                write!(f, "{}", char::from(ALPHABET[index]))?;
-            }
-        }
-        Ok(())
+        f.write_str(&BASE32.encode(&self.0))
     }
 }
 
@@ -237,20 +238,8 @@ impl core::str::FromStr for NodeId {
     type Err = NoNodeId;
 
     fn from_str(text: &str) -> Result<Self, NoNodeId> {
-        let mut id = [0; Self::BYTES];
-        if text.len() != Self::CHARS {
-            return Err(NoNodeId);
-        }
-        let (groups, _) = text.as_bytes().as_chunks::<8>();
-        for (bytes, group) in id.as_chunks_mut::<5>().0.iter_mut().zip(groups) {
-            let mut bits = 0;
-            for character in group {
-                let value = ALPHABET.iter().position(|known| known == character).ok_or(NoNodeId)?;
-                bits = bits << 5 | value as u64;
-            }
-            bytes.copy_from_slice(&bits.to_be_bytes()[3..]);
-        }
-        Ok(Self(id))
+        let bytes = BASE32.decode(text.as_bytes()).map_err(|_| NoNodeId)?;
+        bytes.try_into().map(Self).map_err(|_| NoNodeId)
     }
 }
 

@@ -50,16 +50,9 @@ pub enum Error {
         /// What it printed.
         output: String,
     },
-    /// QEMU refused a command.
-    #[error("QEMU refused `{command}`: {class}: {description}")]
-    Refused {
-        /// The QMP command.
-        command: String,
-        /// QEMU's class of the error, such as `DeviceNotFound`.
-        class: String,
-        /// QEMU's words.
-        description: String,
-    },
+    /// QEMU's machine protocol.
+    #[error(transparent)]
+    Qmp(#[from] qmp::Error),
     /// The guest or QEMU said something that is not what it should be.
     #[error("{0}")]
     Unexpected(String),

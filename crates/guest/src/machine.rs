@@ -89,10 +89,15 @@ impl Machine {
             Error::TimedOut { what, waited, output } => {
                 Error::TimedOut { what, waited, output: format!("{output}\n{}", self.last_words()) }
             }
-            Error::Io { what: tried, source } => match self.wait_end(END_TIMEOUT) {
-                Ok(status) => self.end_of(what, status),
-                Err(_) => Error::Io { what: tried, source },
-            },
+            Error::Qmp(qmp::Error::Silent { what, patience }) => {
+                Error::TimedOut { what, waited: patience, output: self.last_words() }
+            }
+            error @ (Error::Io { .. } | Error::Qmp(qmp::Error::Ended { .. })) => {
+                match self.wait_end(END_TIMEOUT) {
+                    Ok(status) => self.end_of(what, status),
+                    Err(_) => error,
+                }
+            }
             other => other,
         }
     }

@@ -16,6 +16,10 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// For [`Vm::run`]. A command that is known to take longer has [`Vm::run_for`].
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long QEMU may take for an answer. A processor that waits for a register read of a vfio-user device holds QEMU's
+/// lock for up to five seconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// From `poweroff` to QEMU's end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -39,8 +43,9 @@ impl Vm {
         let (shell, qmp) = (shell?, qmp?);
         let mut machine = Machine::start(qemu, arguments, folder)?;
         let shell = Shell::new(machine.accept(&shell)?, create(&machine.folder().join(SHELL_LOG))?);
-        let qmp = Qmp::greet(machine.accept(&qmp)?, create(&machine.folder().join(QMP_LOG))?);
-        let qmp = qmp.map_err(|error| machine.explain("QMP", error))?;
+        let log = create(&machine.folder().join(QMP_LOG))?;
+        let qmp = Qmp::greet(machine.accept(&qmp)?, ANSWER_TIMEOUT, Some(log));
+        let qmp = qmp.map_err(|error| machine.explain("QMP", error.into()))?;
         Ok(Self { shell, qmp, machine })
     }
 
@@ -117,13 +122,13 @@ impl Vm {
 
     /// Plugs a device in, described as `-device` has it in JSON: `{"driver": .., "id": .., "bus": "rp1"}`.
     pub fn hot_add(&mut self, device: Value) -> Result<(), Error> {
-        self.qmp.execute("device_add", device).map(drop)
+        Ok(self.qmp.execute("device_add", device).map(drop)?)
     }
 
     /// Asks the guest to let a device go, and waits until QEMU says that it is gone.
     pub fn hot_remove(&mut self, id: &str, timeout: Duration) -> Result<Event, Error> {
         self.qmp.execute("device_del", json!({ "id": id }))?;
-        self.qmp.wait_event("DEVICE_DELETED", timeout, |data| data["device"] == id)
+        Ok(self.qmp.wait_event("DEVICE_DELETED", timeout, |data| data["device"] == id)?)
     }
 
     /// What the guest's kernel has said, asked from the guest.

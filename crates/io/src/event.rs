@@ -78,7 +78,8 @@ macro_rules! events {
             pub fn say(&self) {
                 match self {
                     $(Self::$name { $($value,)* .. } => tracing::event!(
-                        target: concat!("event.", $kind), Severity::$severity.level(), { $($value = $value),* }, "{self}"
+                        target: concat!("event.", $kind), Severity::$severity.level(),
+                        { $($value = $value),* }, "{self}"
                     ),)*
                 }
             }

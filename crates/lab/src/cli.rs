@@ -144,7 +144,8 @@ pub struct NativeArgs {
 #[derive(Debug, Clone, Copy, Args)]
 pub struct WorkArgs {
     /// Bytes of each request
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(512..=i64::from(io::load::REQUEST_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    #[arg(value_parser = clap::value_parser!(u32).range(512..=i64::from(io::load::REQUEST_MAX)))]
     pub bytes: u32,
     /// How many of a hundred requests are writes, which overwrite the drive
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
@@ -153,7 +154,8 @@ pub struct WorkArgs {
     #[arg(long)]
     pub sequential: bool,
     /// Requests under way
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(io::load::DEPTH_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(io::load::DEPTH_MAX)))]
     pub depth: u16,
     /// How long to go on
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]

@@ -171,7 +171,8 @@ pub struct BorrowArgs {
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
     /// How long requests of NBD wait for the lender before they fail, and this command before it gives up
-    #[arg(long, value_name = "SECONDS", default_value_t = IO_TIMEOUT_DEFAULT_S, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = IO_TIMEOUT_DEFAULT_S)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub io_timeout: u64,
     /// How frames are protected.
     #[command(flatten)]

@@ -36,7 +36,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use ::io::address::{AddressError, Addresses, AddressesError, RailAddress};
-use base::ids::{ALPHABET, DomainId, Group};
+use base::ids::{ALPHABET, BASE32, DomainId, Group};
+use crc::{Algorithm, Crc};
 use node::{Lender, PublicKey};
 use thiserror::Error;
 
@@ -153,7 +154,7 @@ impl Line {
         coded[FUNCTION_CHECK].copy_from_slice(&function_check(&self.function_text()));
         let check = key_check(&coded[..KEY_CHECK.start]);
         coded[KEY_CHECK].copy_from_slice(&check);
-        let text = encode(&coded);
+        let text = BASE32.encode(&coded);
         coded.fill(0);
         std::hint::black_box(&coded);
         text
@@ -234,7 +235,7 @@ impl Key {
     /// The secret in the alphabet of the line, without checks: for tests that look for leaks.
     #[cfg(test)]
     pub(crate) fn reveal_text(&self) -> String {
-        encode(&self.0[..30])
+        BASE32.encode(&self.0[..30])
     }
 }
 
@@ -554,7 +555,7 @@ pub fn redact(text: &str) -> String {
 }
 
 fn redact_runs(text: &str) -> String {
-    let in_alphabet = |c: char| u8::try_from(c).is_ok_and(|byte| ALPHABET.contains(&byte));
+    let in_alphabet = |c: char| ALPHABET.contains(c);
     let mut clean = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -611,67 +612,51 @@ fn prefix(coded: &[u8; CODED_BYTES]) -> (u32, u32) {
 }
 
 fn decode_key(text: &str) -> Result<[u8; CODED_BYTES], LineError> {
+    let is_known = |c: char| ALPHABET.contains(c);
+    if let Some(index) = text.chars().position(|c| !is_known(c)) {
+        return Err(LineError::KeyCharacter { position: index + 1 });
+    }
     let mut coded = [0; CODED_BYTES];
-    let (mut bits, mut bits_held, mut at) = (0u32, 0, 0);
-    for (index, c) in text.chars().enumerate() {
-        let value = ALPHABET.iter().position(|&known| char::from(known) == c);
-        let value = value.ok_or(LineError::KeyCharacter { position: index + 1 })?;
-        bits = bits << 5 | value as u32;
-        bits_held += 5;
-        if bits_held >= 8 {
-            bits_held -= 8;
-            // Past the end only the length is of interest.
-            if let Some(byte) = coded.get_mut(at) {
-                *byte = (bits >> bits_held) as u8;
-            }
-            at += 1;
+    match text.len() {
+        KEY_CHARS => {
+            BASE32.decode_mut(text.as_bytes(), &mut coded).expect("whole bytes, and no other characters")
         }
+        OLD_KEY_CHARS => return Err(LineError::OldForm),
+        found => return Err(LineError::KeyLength { found }),
+    };
+    match prefix(&coded).0 {
+        _ if key_check(&coded[..KEY_CHECK.start]) != coded[KEY_CHECK] => Err(LineError::KeyCheck),
+        FORM => Ok(coded),
+        form => Err(LineError::LaterForm { form }),
     }
-    match text.chars().count() {
-        KEY_CHARS if key_check(&coded[..KEY_CHECK.start]) != coded[KEY_CHECK] => Err(LineError::KeyCheck),
-        KEY_CHARS if prefix(&coded).0 != FORM => Err(LineError::LaterForm { form: prefix(&coded).0 }),
-        KEY_CHARS => Ok(coded),
-        OLD_KEY_CHARS => Err(LineError::OldForm),
-        found => Err(LineError::KeyLength { found }),
-    }
-}
-
-/// Base 32, most significant bit first. `bytes` must be a multiple of five long, which leaves no spare bits.
-fn encode(bytes: &[u8]) -> String {
-    assert!(bytes.len().is_multiple_of(5), "whole groups of 40 bits only");
-    let group = |five: &[u8]| five.iter().fold(0u64, |bits, &byte| bits << 8 | u64::from(byte));
-    let character = |bits: u64, at: u32| char::from(ALPHABET[(bits >> (35 - 5 * at) & 31) as usize]);
-    bytes.chunks_exact(5).flat_map(|five| (0..8).map(move |at| character(group(five), at))).collect()
 }
 
 fn addresses_check(text: &str) -> [u8; 3] {
-    let check = crc::<20>(0x9, text.as_bytes()) << 4 | (text.len() & 15) as u32;
+    let check = CRC_20.checksum(text.as_bytes()) << 4 | (text.len() & 15) as u32;
     let [_, check @ ..] = check.to_be_bytes();
     check
 }
 
 fn function_check(text: &str) -> [u8; 2] {
-    let check = crc::<12>(0x53, text.as_bytes()) << 4 | (text.len() & 15) as u32;
+    let check = CRC_12.checksum(text.as_bytes()) << 4 | (text.len() & 15) as u32;
     let [_, _, check @ ..] = check.to_be_bytes();
     check
 }
 
 fn key_check(coded: &[u8]) -> [u8; 3] {
-    let [_, check @ ..] = crc::<24>(0x87, coded).to_be_bytes();
+    let [_, check @ ..] = CRC_24.checksum(coded).to_be_bytes();
     check
 }
 
-/// A CRC of `WIDTH` bits, most significant bit first, begun with ones. `polynomial` leaves out its highest term;
-/// the three in use are primitive, so they find every burst up to their width and every exchange of neighbours.
-pub(crate) fn crc<const WIDTH: u32>(polynomial: u32, bytes: &[u8]) -> u32 {
-    let mask = u32::MAX >> (32 - WIDTH);
-    let top = 1 << (WIDTH - 1);
-    bytes.iter().fold(mask, |crc, &byte| {
-        (0..8).fold(crc, |crc, bit| {
-            let feedback = (crc & top != 0) != (byte >> (7 - bit) & 1 != 0);
-            (crc << 1 ^ if feedback { polynomial } else { 0 }) & mask
-        })
-    })
+/// These find every burst up to their width and every exchange of neighbours, since their polynomials are primitive.
+static CRC_12: Crc<u32> = Crc::<u32>::new(&crc(12, 0x53));
+static CRC_20: Crc<u32> = Crc::<u32>::new(&crc(20, 0x9));
+static CRC_24: Crc<u32> = Crc::<u32>::new(&crc(24, 0x87));
+
+/// Most significant bit first, begun with ones. `poly` leaves out its highest term.
+const fn crc(width: u8, poly: u32) -> Algorithm<u32> {
+    let init = u32::MAX >> (32 - width);
+    Algorithm { width, poly, init, refin: false, refout: false, xorout: 0, check: 0, residue: 0 }
 }
 
 #[cfg(test)]

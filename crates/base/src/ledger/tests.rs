@@ -84,7 +84,12 @@ proptest! {
     /// Whatever store a card dies before, and whatever store its successor's roll-back dies before, the cells are those
     /// of the last commit, or of the new one.
     #[test]
-    fn a_killed_step_leaves_the_last_commit(before in changes(), step in changes(), kill in 0..200_u64, again in 0..50_u64) {
+    fn a_killed_step_leaves_the_last_commit(
+        before in changes(),
+        step in changes(),
+        kill in 0..200_u64,
+        again in 0..50_u64,
+    ) {
         let arena = Arena::default();
         let memory = arena.zeroed::<Root>();
         let calm = memory.ledger::<Root>(None, RuleSet::ALL);

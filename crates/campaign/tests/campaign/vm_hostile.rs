@@ -418,9 +418,9 @@ fn x_paths_that_cannot_be_are_refused_by_name() {
 
 /// QEMU's greeting, of a version.
 fn greeting(major: u32, minor: u32) -> String {
-    format!(
-        r#"{{"QMP":{{"version":{{"qemu":{{"micro":0,"minor":{minor},"major":{major}}},"package":""}},"capabilities":[]}}}}"#
-    )
+    let version =
+        serde_json::json!({ "qemu": { "micro": 0, "minor": minor, "major": major }, "package": "" });
+    serde_json::json!({ "QMP": { "version": version, "capabilities": [] } }).to_string()
 }
 
 /// Not a QEMU, but something that says what one would: as old ones have no vfio-user, there is nothing more to try.

@@ -57,15 +57,17 @@ const MSIX_BIR: u32 = 7;
 ///                        |                                 (no MSI-X)              |
 ///                        |                         Capabilities <-- Vector <-------+
 ///                        |                              |
-///                        |                          Disabling (CSTS.RDY = 0) --> [CmbLocation --> CmbSize --> CmbStatus]
-///                        |                              |                                                   |
-///                        |                          Enabling (CSTS.RDY = 1) <--------------------------------+
+///                        |                     Disabling (CSTS.RDY = 0) --> [CmbLocation --> CmbSize --> CmbStatus]
+///                        |                              |                                             |
+///                        |                     Enabling (CSTS.RDY = 1) <------------------------------+
 ///                        |                              |
-///                        |   IdentifyController --> IdentifyList --> IdentifyNamespace --> WriteCache --> Events --> QueueCount --> CreateCq
-///                        |                                                                                |
-///                     Backoff <--failed--                   Ready <-----------------CreateSq <------------+
-///                                 any state                   | shutdown, idle, flushed
-///                                                       ShuttingDown (CSTS.SHST = complete) --> ShutDown
+///                        |                     IdentifyController --> IdentifyList --> IdentifyNamespace
+///                        |                                                                    |
+///                        |     CreateCq <-- QueueCount <-- Events <-- WriteCache <------------+
+///                        |         |
+///                     Backoff      +--> CreateSq --> Ready
+///                        ^                             | shutdown, idle, flushed
+///                        | any state, failed      ShuttingDown (CSTS.SHST = complete) --> ShutDown
 /// ```
 /// A reset leads to `Identity` from every state but `Stopped` and `ShutDown`; a shutdown that takes too long leads to
 /// `ShutDown` from every state.

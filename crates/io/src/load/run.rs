@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use base::Instant;
 use base::ledger::{PAGE_SIZE, PageIndex, Pages};
+use base::{Instant, Random};
 use node::{BlockKind, BlockRequest, DriveDriver, Geometry};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -97,37 +97,30 @@ impl Run {
 /// What comes next, and where.
 pub(crate) struct Pattern {
     spec: LoadSpec,
-    random: u64,
+    random: Random,
     /// Which request comes next, for a sequential load.
     next: u64,
 }
 
 impl Pattern {
     pub(crate) fn new(spec: LoadSpec, seed: u64) -> Self {
-        Self { spec, random: seed | 1, next: 0 }
+        Self { spec, random: Random::new(seed), next: 0 }
     }
 
     /// Reading or writing, and the first block.
     pub(crate) fn next(&mut self, geometry: Geometry) -> (BlockKind, u64) {
         let blocks = u64::from(self.spec.bytes / geometry.block_size).max(1);
         let pattern = (geometry.blocks / blocks).max(1);
-        let place = if self.spec.sequential { self.next } else { self.next_random() };
+        let place = if self.spec.sequential { self.next } else { self.random.next_u64() };
         self.next += 1;
         // A load of one kind needs no lot.
         let is_write = match self.spec.write_percent {
             0 => false,
             100.. => true,
-            percent => self.next_random() % 100 < percent.into(),
+            percent => self.random.below(100) < percent.into(),
         };
         let kind = if is_write { BlockKind::Write } else { BlockKind::Read };
         (kind, place % pattern * blocks)
-    }
-
-    /// A linear congruential generator; its upper half is random enough to choose pattern.
-    fn next_random(&mut self) -> u64 {
-        self.random =
-            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.random >> 32
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use base::Random;
 use base::ids::NodeId;
 use io::memory::Mapping;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,15 +33,14 @@ pub(crate) fn share_memory_and_survive_kills() {
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     let mut client = Client::connect(&pair.socket);
     pair.wait_shared();
-    let mut random = 1_u64;
+    let mut random = Random::new(1);
     for kill in 0..KILLS {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let victim = if kill % 2 == 0 { &pair.lender } else { &pair.borrower };
-        let offset = (random >> 33) % 7 * MIB;
+        let offset = random.below(7) * MIB;
         client.begin_write(offset, &pattern(kill, 300_032));
         // Somewhere in the middle of it.
-        let wait = Instant::now();
-        while wait.elapsed() < Duration::from_nanos((random >> 20) % 300_000) {
+        let (start, wait) = (Instant::now(), Duration::from_nanos(random.below(300_000)));
+        while start.elapsed() < wait {
             std::hint::spin_loop();
         }
         let before = victim.record();
@@ -123,18 +123,17 @@ pub(crate) fn without_the_key_get_nothing() {
     let mut client = Client::connect(&pair.socket);
     pair.wait_shared();
     let start = Instant::now();
-    let mut random = 7_u64;
+    let mut random = Random::new(7);
     let mut sockets = Vec::new();
     for attempt in 0..200_usize {
         let Some(socket) = call() else {
             sockets.clear();
             continue;
         };
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         // A call, and then a proof of nothing; or noise.
         let mut message = impostor();
         if attempt % 3 == 0 {
-            message.truncate((random >> 40) as usize % message.len() + 1);
+            message.truncate(random.index(message.len()) + 1);
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let _ = rustix::net::send(&socket, &message, flags);
@@ -211,7 +210,7 @@ pub(crate) fn that_write_rubbish_hurt_themselves() {
         }
         writes
     });
-    let mut random = 3_u64;
+    let mut random = Random::new(3);
     let start = Instant::now();
     let mut rounds = 0_u64;
     while start.elapsed() < Duration::from_secs(4) {
@@ -219,14 +218,13 @@ pub(crate) fn that_write_rubbish_hurt_themselves() {
         // Whenever the two have agreed anew, that is spoilt too.
         let memory = shared_memory();
         for _ in 0..if memory.is_some() { 200 } else { 0 } {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // The positions of both rings more often than what lies between.
-            let ring = (random >> 60) % 2 * (MEMORY_BYTES as u64 / 2);
-            let reach = if random >> 61 == 0 { MEMORY_BYTES as u64 / 2 } else { 4096 + 64 };
-            let at = (ring + (random >> 20) % reach) / 8 * 8;
+            let ring = random.below(2) * (MEMORY_BYTES as u64 / 2);
+            let reach = if random.below(8) == 0 { MEMORY_BYTES as u64 / 2 } else { 4096 + 64 };
+            let at = (ring + random.below(reach)) / 8 * 8;
             // SAFETY: inside of the mapping and aligned; the memory is shared and both ends expect anything there.
             let word = unsafe { &*memory.as_ref().unwrap().at::<AtomicU64>(at as usize) };
-            let value = if random & 1 == 0 { random >> 44 & !63 } else { random };
+            let value = if random.chance(500) { random.below(1 << 20) & !63 } else { random.next_u64() };
             word.store(value, Ordering::Relaxed);
         }
         let seed = rounds % 50;

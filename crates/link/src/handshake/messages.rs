@@ -508,7 +508,10 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_message_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..256_usize) {
+        fn any_bytes_are_a_message_or_none(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            cut in 0..256_usize,
+        ) {
             for bytes in [&bytes[..], &[&proposal().encode()[..cut], &bytes].concat()] {
                 if let Some(read) = Proposal::decode(bytes, NODE).filter(|read| read.is_understood) {
                     prop_assert_eq!(Proposal::decode(&read.encode(), NODE), Some(read));

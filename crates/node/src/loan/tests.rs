@@ -165,13 +165,15 @@ proptest! {
     fn a_borrowed_drive_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
         let routes = vec![Route { rail: RailId::ALL[0], peer: Address::NONE, max_frame: 9000 }];
-        give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Drive }, requester_of(0), &tlps);
+        let (lender, edge) = (Lender::default(), BorrowEdge::Drive);
+        give(LoanRole::Borrow { lender, routes, io_timeout, edge }, requester_of(0), &tlps);
     }
 
     #[test]
     fn a_borrowed_slot_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
         let routes = vec![Route { rail: RailId::ALL[0], peer: Address::NONE, max_frame: 9000 }];
-        give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Slot { domain: DOMAIN } }, requester_of(0), &tlps);
+        let (lender, edge) = (Lender::default(), BorrowEdge::Slot { domain: DOMAIN });
+        give(LoanRole::Borrow { lender, routes, io_timeout, edge }, requester_of(0), &tlps);
     }
 }

@@ -408,7 +408,10 @@ fn every_example_is_right() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in ".{0,300}", piece in "(name|rails|\\[\\[loans\\]\\]|=|'|\n|\\{|\\}|1|nbd|line){0,40}") {
+    fn any_text_is_read_or_refused(
+        text in ".{0,300}",
+        piece in "(name|rails|\\[\\[loans\\]\\]|=|'|\n|\\{|\\}|1|nbd|line){0,40}",
+    ) {
         let _ = parse(&text);
         let _ = parse(&piece);
     }

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use qmp::{Error, Qmp};
 use serde_json::{Value, json};
 
-use super::{Qmp, QmpError};
+use super::QmpError;
 use crate::qemu_args;
 
 /// A slot as QEMU knows it.
@@ -30,7 +31,8 @@ impl Plug {
     /// [`QmpError::Incoming`] where the machine is just being migrated to.
     pub(crate) fn add(&self, qmp: &mut Qmp) -> Result<(), QmpError> {
         super::stay::refuse_incoming(qmp)?;
-        qmp.execute("device_add", self.argument()).map(|_| ())
+        qmp.execute("device_add", self.argument())?;
+        Ok(())
     }
 
     /// Asks the guest to let go of it; QEMU takes it out when the guest has.
@@ -47,8 +49,8 @@ impl Plug {
         qmp.human("info mtree -f")?;
         match qmp.execute("device_del", json!({ "id": self.id })) {
             // Somebody has taken it out already.
-            Err(QmpError::Refused { class, .. }) if class == "DeviceNotFound" => Ok(()),
-            result => result.map(|_| ()),
+            Err(Error::Refused { class, .. }) if class == "DeviceNotFound" => Ok(()),
+            result => Ok(result.map(|_| ())?),
         }
     }
 
@@ -82,14 +84,15 @@ impl Plug {
         // A bus is a child of the device that has it.
         let port = bus.as_str().and_then(|bus| bus.strip_prefix("/machine/peripheral/")?.split_once('/'));
         let Some((port, _)) = port else {
-            return Err(QmpError::Invalid(format!("{} is plugged into {bus}", self.id)));
+            return Err(Error::Invalid(format!("{} is plugged into {bus}", self.id)).into());
         };
         let line = format!("pcie_aer_inject_error {port} COMP_TIME");
         let said = qmp.human(&line)?;
         if said.starts_with("OK") {
             return Ok(());
         }
-        Err(QmpError::Refused { command: line, class: String::new(), description: said.trim().to_owned() })
+        Err(Error::Refused { command: line, class: String::new(), description: said.trim().to_owned() }
+            .into())
     }
 }
 
@@ -107,7 +110,7 @@ mod tests {
     fn report(answers: &[Value]) -> Result<(), QmpError> {
         let lines: Vec<String> =
             answers.iter().map(|answer| format!("{}\n", json!({ "return": answer }))).collect();
-        let (qmp, _qemu) = crate::qmp::tests::qemu(&lines.concat());
+        let (qmp, _qemu) = crate::qmp::tests::qemu(11, &lines.concat());
         let plug = Plug { id: "s0".into(), bus: None, socket: "/run/s0".into() };
         plug.report_timeout(&mut qmp.unwrap())
     }
@@ -119,7 +122,7 @@ mod tests {
         let refused = report(&[bus, json!("Error: no such device\r\n")]).unwrap_err().to_string();
         assert_eq!(refused, "QEMU refused `pcie_aer_inject_error rp1 COMP_TIME`: Error: no such device");
         let unplugged = report(&[json!("/machine/unattached/device[3]/pcie.0")]).unwrap_err();
-        assert!(matches!(unplugged, QmpError::Invalid(_)), "{unplugged}");
+        assert!(matches!(unplugged, QmpError::Qmp(Error::Invalid(_))), "{unplugged}");
     }
 
     #[test]
@@ -134,7 +137,7 @@ mod tests {
         assert!(plug.is_decoded(&buses(0xfe40_0000)) && !plug.is_decoded(&buses(-1)));
         assert!(plug.is_decoded(&json!([])), "it is refused by name then");
         let answer = format!("{}\n", json!({ "return": buses(-1) }));
-        let (qmp, _qemu) = crate::qmp::tests::qemu(&answer);
+        let (qmp, _qemu) = crate::qmp::tests::qemu(11, &answer);
         assert!(matches!(plug.remove(&mut qmp.unwrap()), Err(QmpError::NotEnabled(_))));
     }
 

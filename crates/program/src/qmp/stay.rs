@@ -11,10 +11,11 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 
+use qmp::{Error, Qmp};
 use rustix::fs::MemfdFlags;
 use serde_json::{Value, json};
 
-use super::{Plug, Qmp, QmpError};
+use super::{Plug, QmpError};
 
 /// Longest name of a block node.
 const NODE_NAME_MAX: usize = 31;
@@ -45,14 +46,15 @@ impl Plug {
             }),
         );
         match added {
-            Err(QmpError::Refused { description, .. }) if description.contains("uplicate") => Ok(()),
-            other => other.map(|_| ()),
+            Err(Error::Refused { description, .. }) if description.contains("uplicate") => Ok(()),
+            other => Ok(other.map(|_| ())?),
         }
     }
 
     /// The device is gone, and the machine may go as well.
     pub(crate) fn release(&self, qmp: &mut Qmp) -> Result<(), QmpError> {
-        qmp.execute("blockdev-del", json!({ "node-name": self.node_name() })).map(|_| ())
+        qmp.execute("blockdev-del", json!({ "node-name": self.node_name() }))?;
+        Ok(())
     }
 
     fn node_name(&self) -> &str {

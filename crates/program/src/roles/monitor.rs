@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::qmp::{Plug, Qmp, QmpError};
+use qmp::{Error, Qmp};
+
+use crate::qmp::{self as slots, Plug, QmpError};
 
 /// How long QEMU may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -156,7 +158,7 @@ impl Worker {
             Task::Look => {
                 let is_running = match self.connect() {
                     Ok(_) => Some(true),
-                    Err(QmpError::Connect { .. }) => Some(false),
+                    Err(QmpError::Qmp(Error::Connect { .. })) => Some(false),
                     Err(_) => None,
                 };
                 self.answer(subject, Outcome::Looked(is_running));
@@ -192,7 +194,7 @@ impl Worker {
             Ok(if is_there { Outcome::StillThere } else { Outcome::Released(plug.release(&mut qmp).is_ok()) })
         });
         match released {
-            Err(QmpError::Connect { .. }) => Outcome::Released(false),
+            Err(QmpError::Qmp(Error::Connect { .. })) => Outcome::Released(false),
             other => other.unwrap_or(Outcome::StillThere),
         }
     }
@@ -214,7 +216,8 @@ impl Worker {
             }
             Ok(true) if Instant::now() < until => return self.removals.push(removal),
             Ok(true) => {
-                QmpError::Silent { what: format!("that {} is gone", plug.id), patience: self.remove_within }
+                Error::Silent { what: format!("that {} is gone", plug.id), patience: self.remove_within }
+                    .into()
             }
             Err(error) => error,
         };
@@ -223,7 +226,7 @@ impl Worker {
     }
 
     fn connect(&self) -> Result<Qmp, QmpError> {
-        Qmp::connect(&self.path, PATIENCE)
+        slots::connect(&self.path, PATIENCE)
     }
 
     fn answer(&mut self, subject: Subject, outcome: Outcome) {

@@ -5,8 +5,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use crc::{CRC_32_MPEG_2, Crc};
+
 use super::{StateError, io_error};
-use crate::line::crc;
 
 /// Longest file read, in bytes: where a node is on four rails, and eight copies of it, take 640.
 const BYTES_MAX: u64 = 1024;
@@ -72,8 +73,9 @@ fn checked_value<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, &'static st
     }
 }
 
+static CHECK: Crc<u32> = Crc::<u32>::new(&CRC_32_MPEG_2);
+
 /// The name is part of the check, so that a file copied over another shows.
 fn check(name: &str, value: &str) -> u32 {
-    // The polynomial of Ethernet.
-    crc::<32>(0x04c1_1db7, format!("{name} {value}").as_bytes())
+    CHECK.checksum(format!("{name} {value}").as_bytes())
 }

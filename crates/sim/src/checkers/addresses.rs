@@ -1,5 +1,5 @@
-//! What goes to an address that has answered no challenge: never more than three times of what came from there (RFC 9000
-//! §8.1), and a challenge for each frame.
+//! What goes to an address that has answered no challenge: never more than three times of what came from there (RFC
+//! 9000 §8.1), and a challenge for each frame.
 
 use std::collections::BTreeMap;
 

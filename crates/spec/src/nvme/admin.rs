@@ -480,8 +480,8 @@ mod tests {
         #[test]
         fn any_command_round_trips(dwords: [u32; 6], nsid: u32, prp1: u64, opcode: u8) {
             let mut entry = SubmissionEntry::admin(AdminOpcode(opcode), 7, nsid).with_prps(prp1, 0);
-            let [dw10, dw11, dw12, dw13, dw14, dw15] = dwords.map(Into::into);
-            entry = SubmissionEntry { cdw10: dw10, cdw11: dw11, cdw12: dw12, cdw13: dw13, cdw14: dw14, cdw15: dw15, ..entry };
+            let [cdw10, cdw11, cdw12, cdw13, cdw14, cdw15] = dwords.map(Into::into);
+            entry = SubmissionEntry { cdw10, cdw11, cdw12, cdw13, cdw14, cdw15, ..entry };
             macro_rules! survives {
                 ($($command:ident)*) => {
                     $( let seen = $command::parse(&entry);

@@ -679,11 +679,12 @@ mod tests {
     #[test]
     fn controller_offsets_are_the_specifications() {
         macro_rules! at {
-            ($($field:ident $offset:literal)*) => { $( assert_eq!(offset_of!(IdentifyController, $field), $offset); )* };
+            ($($field:ident $at:literal)*) => { $( assert_eq!(offset_of!(IdentifyController, $field), $at); )* };
         }
-        at!(sn 4 mn 24 fr 64 rab 72 ieee 73 cmic 76 mdts 77 cntlid 78 ver 80 rtd3r 84 rtd3e 88 oaes 92 ctratt 96 rrls 100);
-        at!(cntrltype 111 fguid 112 crdt 128 nvmsr 253 vwci 254 mec 255 oacs 256 acl 258 aerl 259 frmw 260 lpa 261);
-        at!(elpe 262 npss 263 avscc 264 apsta 265 wctemp 266 cctemp 268 mtfa 270 hmpre 272 hmmin 276 tnvmcap 280);
+        at!(sn 4 mn 24 fr 64 rab 72 ieee 73 cmic 76 mdts 77 cntlid 78 ver 80 rtd3r 84 rtd3e 88 oaes 92 ctratt 96);
+        at!(rrls 100 cntrltype 111 fguid 112 crdt 128 nvmsr 253 vwci 254 mec 255 oacs 256 acl 258 aerl 259 frmw 260);
+        at!(lpa 261 elpe 262);
+        at!(npss 263 avscc 264 apsta 265 wctemp 266 cctemp 268 mtfa 270 hmpre 272 hmmin 276 tnvmcap 280);
         at!(unvmcap 296 rpmbs 312 edstt 316 dsto 318 fwug 319 kas 320 hctma 322 mntmt 324 mxtmt 326 sanicap 328);
         at!(hmminds 332 hmmaxd 336 nsetidmax 338 endgidmax 340 anatt 342 anacap 343 anagrpmax 344 nanagrpid 348);
         at!(pels 352 domainid 356 megcap 368 sqes 512 cqes 513 maxcmd 514 nn 516 oncs 520 fuses 522 fna 524 vwc 525);
@@ -694,11 +695,12 @@ mod tests {
     #[test]
     fn namespace_offsets_are_the_specifications() {
         macro_rules! at {
-            ($($field:ident $offset:literal)*) => { $( assert_eq!(offset_of!(IdentifyNamespace, $field), $offset); )* };
+            ($($field:ident $at:literal)*) => { $( assert_eq!(offset_of!(IdentifyNamespace, $field), $at); )* };
         }
         at!(ncap 8 nuse 16 nsfeat 24 nlbaf 25 flbas 26 mc 27 dpc 28 dps 29 nmic 30 rescap 31 fpi 32 dlfeat 33 nawun 34);
         at!(nawupf 36 nacwu 38 nabsn 40 nabo 42 nabspf 44 noiob 46 nvmcap 48 npwg 64 npwa 66 npdg 68 npda 70 nows 72);
-        at!(mssrl 74 mcl 76 msrc 80 anagrpid 92 nsattr 99 nvmsetid 100 endgid 102 nguid 104 eui64 120 lbaf 128 vendor 384);
+        at!(mssrl 74 mcl 76 msrc 80 anagrpid 92 nsattr 99 nvmsetid 100 endgid 102 nguid 104 eui64 120 lbaf 128);
+        at!(vendor 384);
         assert_eq!(offset_of!(NvmIdentifyController, dmsl), 8);
         assert_eq!(offset_of!(PowerStateDescriptor, actp), 20);
     }

@@ -310,9 +310,9 @@ impl<'m> Queues<'m> {
         self.note_ready(queue);
     }
 
-    /// The entry at `index` has come. Returns which entries are to be executed now, it and those behind it: they come in
-    /// any order, but both halves of a fused operation have to be found side by side. Empty if one before is missing.
-    /// The head that completions report passes only what has arrived.
+    /// The entry at `index` has come. Returns which entries are to be executed now, it and those behind it: they come
+    /// in any order, but both halves of a fused operation have to be found side by side. Empty if one before is
+    /// missing. The head that completions report passes only what has arrived.
     pub(crate) fn arrive(&mut self, queue: u16, index: u16) -> impl Iterator<Item = u16> + use<> {
         let cells = self.submission(queue);
         let (first, size) = (cells.head.get(), cells.size.get());

@@ -124,8 +124,8 @@ pub(crate) enum Event {
 }
 
 coded!(
-    State: Free, Fetch, Fetching, Decoded, List, Listing, Waiting, Load, Loading, Media, Store, Complete, Held, Draining,
-    Orphan, Arrived, Paired, Parked, Saving,
+    State: Free, Fetch, Fetching, Decoded, List, Listing, Waiting, Load, Loading, Media, Store, Complete, Held,
+    Draining, Orphan, Arrived, Paired, Parked, Saving,
 );
 
 /// What is next for a command: what the parts answer that know what it is about. The controller does it.
@@ -590,7 +590,8 @@ mod tests {
 Free: FetchEntry>Fetch TakeEntry>Decoded NeedMedia>Media
 Fetch: Sent>Fetching Abandon>Free
 Fetching: Fetched>Decoded Abandon>Free Early>Arrived
-Decoded: NeedList>List NeedPages>Waiting NeedMedia>Media Hold>Held Drain>Draining End>Complete Abandon>Free Pair>Paired Park>Parked Save>Saving
+Decoded: NeedList>List NeedPages>Waiting NeedMedia>Media Hold>Held Drain>Draining End>Complete Abandon>Free \
+    Pair>Paired Park>Parked Save>Saving
 List: Sent>Listing End>Complete Abandon>Free
 Listing: NeedList>List NeedPages>Waiting NeedData>Load HaveData>Store End>Complete Abandon>Free
 Waiting: NeedList>List NeedData>Load NeedMedia>Media HaveData>Store End>Complete Abandon>Free Park>Parked

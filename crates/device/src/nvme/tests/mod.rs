@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, set_hook, take_hook}
 use std::sync::Once;
 
 use base::ledger::{Arena, Cell, Hook, Ledger, PAGE_SIZE, PageCells, PageIndex, Pages, RawMemory};
-use base::{Instant, Payload, RuleSet};
+use base::{Instant, Payload, Random, RuleSet};
 use spec::nvme::registers::{self, doorbell};
 use spec::nvme::{
     CompletionEntry, CreateIoCompletionQueue, CreateIoSubmissionQueue, QueuePriority, Status, SubmissionEntry,
@@ -167,7 +167,7 @@ struct Rig<'m> {
     kept: Option<Vec<u8>>,
     keeps: bool,
     /// Offers the work of the media in another order than it was given.
-    shuffle: Option<u64>,
+    shuffle: Option<Random>,
 }
 
 fn silence_kills() {
@@ -473,11 +473,7 @@ impl<'m> Rig<'m> {
         if self.media.is_empty() {
             return false;
         }
-        let at = self.shuffle.as_mut().map_or(0, |seed| {
-            *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (*seed >> 33) as usize
-        });
-        let at = at % self.media.len();
+        let at = self.shuffle.as_mut().map_or(0, |random| random.index(self.media.len()));
         let op = self.media[at].clone();
         if self.media_result.is_ok() {
             self.execute(&op);

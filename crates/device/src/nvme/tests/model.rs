@@ -284,7 +284,7 @@ proptest! {
         with_rig(config, |rig| {
             rig.start();
             rig.deadly = lives == 0;
-            rig.shuffle = (!in_order).then_some(seed);
+            rig.shuffle = (!in_order).then(|| Random::new(seed));
             let model = rig.disk.clone();
             let bad = vec![false; BLOCKS as usize];
             let mut world = World { rig, model, bad, under_way: Default::default() };

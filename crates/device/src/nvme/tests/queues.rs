@@ -122,7 +122,7 @@ fn shadow_doorbells_lose_nothing() {
                 assert_eq!(rig.admin(entry).status().code(), expected);
             }
             rig.deadly = deadly;
-            let (mut tail, mut head, mut phase, mut random) = (0_u32, 0_u32, true, seed);
+            let (mut tail, mut head, mut phase, mut random) = (0_u32, 0_u32, true, Random::new(seed));
             let (mut rings, mut sent, mut seen) = (0, 0_u16, 0_u16);
             // Doorbells on their way: in order, but later than what is stored after them.
             let mut bells = VecDeque::new();
@@ -131,9 +131,8 @@ fn shadow_doorbells_lose_nothing() {
             while seen < count {
                 turns += 1;
                 assert!(turns < 100_000, "a doorbell was lost: {seen} of {sent}");
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let full = sent - seen >= 7;
-                match random >> 60 {
+                match random.below(16) {
                     0..6 if !full && sent < count => {
                         let at = rig.queues[1].sq as usize + tail as usize * 64;
                         rig.host[at..at + 64].copy_from_slice(SubmissionEntry::flush(sent, 1).as_bytes());

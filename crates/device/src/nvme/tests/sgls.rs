@@ -186,7 +186,12 @@ proptest! {
 
     /// Whatever lists a host makes of 64 descriptors that point anywhere, also to each other, the command ends.
     #[test]
-    fn any_list_ends(list in prop::collection::vec(descriptor(), 64), first in descriptor(), write: bool, nlb in 1..257_u32) {
+    fn any_list_ends(
+        list in prop::collection::vec(descriptor(), 64),
+        first in descriptor(),
+        write: bool,
+        nlb in 1..257_u32,
+    ) {
         with_rig(config(), |rig| {
             rig.start();
             rig.lenient = true;

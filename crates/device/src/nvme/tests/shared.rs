@@ -230,11 +230,10 @@ fn compare_and_write_is_a_lock_between_controllers() {
             pair(rig, 1);
             rig.select(1);
             pair(rig, 2);
-            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut random = Random::new(seed);
             for _ in 0..200 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                rig.select((random >> 40) as usize % 2);
-                if random >> 63 == 0 {
+                rig.select(random.index(2));
+                if random.chance(500) {
                     rig.answer()
                 } else {
                     rig.end_media()

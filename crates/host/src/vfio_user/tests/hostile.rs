@@ -174,7 +174,9 @@ proptest! {
             while !world.requests.is_empty() {
                 for request in std::mem::take(&mut world.requests) {
                     let (id, data) = match request {
-                        Request::Access(Access::ConfigRead { id, register }) => (id, read_dword(register).to_le_bytes().to_vec()),
+                        Request::Access(Access::ConfigRead { id, register }) => {
+                            (id, read_dword(register).to_le_bytes().to_vec())
+                        }
                         Request::Access(Access::ConfigWrite { id, .. }) | Request::Reset { id, .. } => (id, Vec::new()),
                         other => panic!("{other:?}"),
                     };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use guest::{Kit, Vm};
+use guest::{Error, Kit, QmpError, Vm};
 use program::exit::Failure;
 use program::qemu_args::device;
 
@@ -153,7 +153,9 @@ impl MapTimes {
                     return Ok(Round { value, core_to_core_ns, ..Round::default() });
                 }
                 // The machine before this one is not gone yet.
-                Err(guest::Error::Refused { .. }) if Instant::now() < deadline => std::thread::sleep(POLL),
+                Err(Error::Qmp(QmpError::Refused { .. })) if Instant::now() < deadline => {
+                    std::thread::sleep(POLL);
+                }
                 Err(error) => return Err(halt(error, &self.interrupt)),
             }
         }

@@ -457,8 +457,8 @@ impl<'m> Channel<'m> {
         self.tenants.extend(lives);
     }
 
-    /// Of a peer that was never met: these lives of it are copies, as a lender that was started anew at `since` has kept.
-    /// See [`Channel::copies`].
+    /// Of a peer that was never met: these lives of it are copies, as a lender that was started anew at `since` has
+    /// kept. See [`Channel::copies`].
     pub fn set_copies(&mut self, since: Instant, lives: &[LifeId]) {
         if self.cells.current.get().is_valid() {
             return;

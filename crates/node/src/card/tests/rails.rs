@@ -1,5 +1,6 @@
 //! Rails: addresses lead over those that frames take, ends have other ones than each other, and they come and go.
 
+use base::Random;
 use base::ids::RailId;
 
 use super::*;
@@ -171,11 +172,8 @@ fn whatever_moves_and_fails_each_rail_is_found_again() {
     let all = [([0, 1], 2), ([2, 3], 2), ([0, 3], 2)];
     for (seed, (ids, named)) in (0..400_u64).map(|seed| (seed, all[(seed % 3) as usize])) {
         let arena = Arena::default();
-        let mut state = seed * 7919 + 1;
-        let mut below = move |end: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % end
-        };
+        let mut random = Random::new(seed);
+        let mut below = move |end: u64| random.below(end);
         let at = |node: usize, rail: usize, version: u8| {
             Address([1 + (node * 128 + rail * 64) as u8 + version; 28])
         };

@@ -11,6 +11,7 @@ mod world;
 
 use core::time::Duration;
 
+use base::Random;
 use host::vfio_user::DMA_END;
 use pcie::spec::header::COMMAND;
 use spec::nvme::registers::{CC, CMBLOC, CMBMSC, CSTS};
@@ -272,15 +273,12 @@ fn a_lender_killed_at_any_store_loses_and_doubles_nothing() {
 fn cards_may_die_from_the_beginning() {
     for seed in 0..40_u64 {
         with_world(|world| {
-            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut random = Random::new(seed);
             // A step of many requests has to come to its end now and then.
             let mut arm = move |world: &mut World<'_>, most: u64| {
                 for node in [LENDER, BORROWER] {
-                    random ^= random << 13;
-                    random ^= random >> 7;
-                    random ^= random << 17;
                     if !world.seats[node].switch.is_armed() {
-                        world.seats[node].switch.arm((random >> 20) % most);
+                        world.seats[node].switch.arm(random.below(most));
                     }
                 }
             };

@@ -11,6 +11,7 @@ use spec::nvme::{Status, SubmissionEntry};
 use super::guest::{CONFIG, DMA_BASE, Guest, PATIENCE};
 use super::world::{LENDER, World, with_cache};
 use super::{is_ready, killed_in_between_in, with_slot};
+use crate::card::CardEvent;
 
 #[test]
 fn power_of_the_lender_takes_no_answered_write_of_a_guest() {
@@ -75,7 +76,7 @@ fn lose_power(world: &mut World<'_>) {
     let before = world.seats[LENDER].incarnation;
     world.lose_power();
     let met = |world: &World<'_>| {
-        let met = |event: &crate::card::CardEvent| matches!(event, crate::card::CardEvent::Met(_, _, it) if it.0 == before + 1);
+        let met = |event: &CardEvent| matches!(event, CardEvent::Met(_, _, it) if it.0 == before + 1);
         world.events.iter().any(met) && is_running(world)
     };
     world.events.clear();

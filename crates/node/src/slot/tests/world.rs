@@ -12,7 +12,7 @@ use std::sync::Once;
 
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::{Arena, Hook, RawMemory, Span};
-use base::{Instant, RuleSet};
+use base::{Instant, Random, RuleSet};
 use device::MediaKind;
 use device::nvme::WriteCache;
 use host::vfio_user::{DescriptorId, Peeked, SessionCells};
@@ -263,7 +263,7 @@ pub(super) struct World<'m> {
     cache: WriteCache,
     /// What the lender's drive holds has been replaced.
     pub(super) is_renewed: bool,
-    random: u64,
+    random: Random,
 }
 
 fn silence_kills() {
@@ -347,7 +347,7 @@ impl<'m> World<'m> {
             frame,
             cache,
             is_renewed: false,
-            random: 0x9e37_79b9_7f4a_7c15,
+            random: Random::new(1),
         };
         world.start(LENDER);
         world.start(BORROWER);
@@ -525,10 +525,7 @@ impl<'m> World<'m> {
     }
 
     fn chance(&mut self) -> bool {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 20) % 1000 < self.loss
+        self.random.chance(self.loss)
     }
 
     /// The kernel moves bytes.

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use io::agent::{Agent, AgentEvent, Edge, LoanSpec};
 use io::event::Event;
+use qmp::Error;
 
 use self::blackouts::Blackouts;
 pub(super) use self::changing::Changing;
@@ -420,7 +421,7 @@ impl Domains {
             Outcome::NotPlugged(error) => {
                 Event::SlotNotPlugged { slot, error: error.to_string() }.say();
                 place.awaited.plug = false;
-                if matches!(error, QmpError::Connect { .. } | QmpError::Silent { .. }) {
+                if matches!(error, QmpError::Qmp(Error::Connect { .. } | Error::Silent { .. })) {
                     place.machine = Machine::Away { asked: Instant::now() };
                 }
                 place.trouble = Some(error.to_string());

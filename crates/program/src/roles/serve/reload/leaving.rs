@@ -153,8 +153,9 @@ impl Node {
     /// The same of all devices with which a reload does nothing.
     pub(super) fn unlisted_still(&self, changes: &[Change], wanted: &Config) -> Vec<(Change, String)> {
         let is_said = |device: &Device| {
-            let is_it = |change: &Change| matches!(change, Change::DeviceAdded(it) | Change::Allow(it) if it.function == device.function);
-            changes.iter().any(is_it)
+            changes.iter().any(|change| {
+                matches!(change, Change::DeviceAdded(it) | Change::Allow(it) if it.function == device.function)
+            })
         };
         let devices = wanted.devices.iter().filter(|device| !is_said(device));
         devices.filter_map(|it| Some((Change::Allow(it.clone()), self.unlisted(it)?))).collect()
@@ -275,8 +276,9 @@ impl Node {
         let (AgentEvent::GivenBack { loan: given, .. }, Some(reload)) = (event, &mut self.reload) else {
             return;
         };
-        let has_gone = |it: &mut Leaving| matches!(it.what, What::Loan { place, told_at: Some(_), .. } if place == *given);
-        for gone in reload.leaving.extract_if(.., has_gone) {
+        let has_gone =
+            |what: &What| matches!(what, What::Loan { place, told_at: Some(_), .. } if place == given);
+        for gone in reload.leaving.extract_if(.., |it| has_gone(&it.what)) {
             if let What::Loan { loan, place, .. } = gone.what {
                 Event::LoanRemoved { function: loan.line.function().to_string() }.say();
                 observer.goes(place);
