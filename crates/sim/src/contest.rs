@@ -5,25 +5,26 @@
 use base::Random;
 use base::times::HOLD;
 
-use crate::checkers::names;
-use crate::world::{BORROWER, Event, LENDER, RIVAL, World};
+use crate::edge::Clients;
+use crate::stage::{BORROWER, Event, RIVAL, Stage};
+use crate::traffic::Traffic;
 
 /// Told from other seeds.
 const CONTEST: u64 = 0xc0_7e57_0000;
-/// Nanoseconds that a node has to give everything back.
-const GIVE_BACK: u64 = 8_000_000_000;
 /// What is longer than a world's other absences.
 const LONG: u64 = 1_000_000_000;
 
 /// What a borrower does next, or what is done to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Move {
+pub(crate) enum Move {
     /// It gives everything back.
     Leave(usize),
     /// Its program is killed, and started again after so long.
     Die(usize, u64),
     /// Nobody reaches it for so long.
     Part(usize, u64),
+    /// Its program is started again.
+    Return(usize),
     /// The lender's program is killed and started again; its machine, and what its files have, stay.
     RestartLender,
 }
@@ -71,18 +72,39 @@ impl Contest {
         self.random.range(BORROWER as u64, RIVAL as u64) as usize
     }
 
-    /// The next move, if it is time for one. `holder` is who has a loan that both want.
-    fn next_move(&mut self, now: u64, loans: usize, holder: impl Fn(usize) -> Option<usize>) -> Option<Move> {
-        if self.moves == 0 || self.away_until > now {
+    /// Begins; the rival may come late.
+    pub(crate) fn begin(&mut self, stage: &mut Stage<'_>) {
+        let (late, first) = (self.random.below(20_000_000), self.random.range(2_000_000, 20_000_000));
+        if self.random.chance(500) {
+            stage.nodes[RIVAL].is_away = true;
+            stage.clock.after(late, Event::Return(RIVAL));
+        }
+        stage.clock.after(first, Event::Contest);
+    }
+
+    /// How long it is to the move after this one.
+    pub(crate) fn pause(&mut self) -> u64 {
+        self.random.range(5_000_000, 60_000_000)
+    }
+
+    /// The next move, if it is time for one.
+    pub(crate) fn next_move(&mut self, stage: &Stage<'_>, clients: &Clients) -> Option<Move> {
+        if self.moves == 0 || self.away_until > stage.clock.now {
             return None;
         }
         self.moves -= 1;
         let dice = self.random.below(100);
         let node = self.any_borrower();
-        let loan = self.random.index(loans);
+        let loan = self.random.index(stage.loans.len());
+        // Who has a loan that both want.
+        let holder = || {
+            let is_wanted = |node: usize| clients.want(node, loan);
+            let holder = stage.loans[loan].tenure.holder?;
+            (is_wanted(holder) && is_wanted(BORROWER + RIVAL - holder)).then_some(holder)
+        };
         if self.long > 0
             && self.random.chance(600)
-            && let Some(holder) = holder(loan)
+            && let Some(holder) = holder()
         {
             self.long -= 1;
             let lasts = HOLD.as_nanos() as u64 + self.random.below(20_000_000_000);
@@ -99,7 +121,7 @@ impl Contest {
     }
 
     /// How long a node stays away.
-    fn absence(&mut self) -> u64 {
+    pub(crate) fn absence(&mut self) -> u64 {
         let random = &mut self.random;
         if random.chance(self.moments) {
             random.range(1_000_000, 300_000_000)
@@ -113,147 +135,48 @@ impl Contest {
         self.away_until = self.away_until.max(until);
     }
 
+    /// Nobody reaches a node for a while.
+    pub(crate) fn isolate(&mut self, stage: &mut Stage<'_>, traffic: &mut Traffic, node: usize, lasts: u64) {
+        if !traffic.network.islands[node] {
+            self.wait(stage.clock.now + lasts);
+            traffic.isolate(stage, node, lasts);
+        }
+    }
+
+    /// The program of a node has been killed: it is started again after `lasts`, or never.
+    pub(crate) fn was_killed(
+        &mut self,
+        stage: &mut Stage<'_>,
+        clients: &mut Clients,
+        node: usize,
+        lasts: u64,
+    ) {
+        if self.random.chance(100) {
+            clients.give_up(node);
+        } else if !stage.is_calm() {
+            self.wait(stage.clock.now + lasts);
+            stage.clock.after(lasts, Event::Return(node));
+        }
+    }
+
+    /// Faults are over: what a borrower does then. It comes back if it wants anything, and whoever wants nothing more
+    /// of a loan gives back what the other one waits for.
+    pub(crate) fn settle(stage: &Stage<'_>, clients: &Clients, node: usize) -> Option<Move> {
+        let (other, mut loans) = (BORROWER + RIVAL - node, 0..stage.loans.len());
+        let is_waited_for = |loan: usize| {
+            stage.loans[loan].tenure.holder == Some(node)
+                && !clients.want(node, loan)
+                && clients.want(other, loan)
+        };
+        if stage.nodes[node].is_away {
+            loans.any(|loan| clients.want(node, loan)).then_some(Move::Return(node))
+        } else {
+            loans.any(is_waited_for).then_some(Move::Leave(node))
+        }
+    }
+
     /// Whether somebody stays away for long: faults are rare then.
     pub(crate) fn is_waiting(&self, now: u64) -> bool {
         self.away_until > now + LONG
-    }
-}
-
-impl World<'_> {
-    pub(crate) fn begin_contest(&mut self) {
-        let Some(contest) = &mut self.contest else { return };
-        let (late, first) = (contest.random.below(20_000_000), contest.random.range(2_000_000, 20_000_000));
-        if contest.random.chance(500) {
-            self.nodes[RIVAL].is_away = true;
-            self.clock.after(late, Event::Return(RIVAL));
-        }
-        self.clock.after(first, Event::Contest);
-    }
-
-    /// What the borrowers do next.
-    pub(crate) fn next_move(&mut self) {
-        let Some(contest) = &mut self.contest else { return };
-        if self.faults.are_over() {
-            self.settle();
-            return self.clock.after(20_000_000, Event::Contest);
-        }
-        let after = contest.random.range(5_000_000, 60_000_000);
-        let (loans, clients) = (&self.loans, &self.clients);
-        let holder = |loan: usize| {
-            let is_wanted = |node: &usize| clients.want(*node, loan);
-            loans[loan].tenure.holder.filter(is_wanted).filter(|node| is_wanted(&(BORROWER + RIVAL - node)))
-        };
-        match contest.next_move(self.clock.now, loans.len(), holder) {
-            Some(Move::Leave(node)) => self.give_everything_back(node),
-            Some(Move::Die(node, lasts)) => self.kill_program(node, lasts),
-            Some(Move::Part(node, lasts)) => self.isolate(node, lasts),
-            Some(Move::RestartLender) => self.lose_ledger(LENDER),
-            None => {}
-        }
-        self.clock.after(after, Event::Contest);
-    }
-
-    /// A node is asked to end, and gives back what it has.
-    fn give_everything_back(&mut self, node: usize) {
-        let this = &mut self.nodes[node];
-        if this.is_away || this.agent.is_shutting_down() {
-            return;
-        }
-        this.agent.handle_shut_down();
-        this.gives_back = vec![true; self.loans.len()];
-        self.report.log.event(self.clock.now, Some(node), "leave", 0, 0);
-        let life = self.nodes[node].who();
-        for lent in &mut self.loans {
-            lent.owner.gives_back(life);
-        }
-        self.clock.after(GIVE_BACK, Event::Gone(node, life.number));
-        self.drive_agent(node);
-        if self.nodes[node].card.is_some() {
-            self.service(node);
-        }
-    }
-
-    /// A loan was given back, or there was nothing to give back.
-    pub(crate) fn given_back(&mut self, node: usize, loan: usize, has_lost: bool) {
-        if !self.nodes[node].agent.is_shutting_down() {
-            return self
-                .report
-                .fail(names::ASSERTION, format!("node {node} has given loan {loan} back unasked"));
-        }
-        self.report.log.event(self.clock.now, Some(node), "back", loan as u64, has_lost.into());
-        self.nodes[node].gives_back[loan] = false;
-        if self.loans[loan].tenure.holder == Some(node) {
-            self.loans[loan].shared.model.given_back();
-        }
-        if self.nodes[node].gives_back.iter().all(|open| !open) {
-            self.clock.after(100_000, Event::Gone(node, self.nodes[node].life));
-        }
-    }
-
-    /// A node that gives back what it has is done with that, or takes too long.
-    pub(crate) fn end_program(&mut self, node: usize, life: u64) {
-        if self.nodes[node].life == life {
-            let lasts = self.contest.as_mut().map_or(0, Contest::absence);
-            self.kill_program(node, lasts);
-        }
-    }
-
-    /// A node's program ends, with whatever it has, and is started again after `lasts`, or never.
-    fn kill_program(&mut self, node: usize, lasts: u64) {
-        if self.nodes[node].is_away {
-            return;
-        }
-        self.report.log.event(self.clock.now, Some(node), "gone", self.nodes[node].life, lasts);
-        self.nodes[node].is_away = true;
-        self.lose_ledger(node);
-        let Some(contest) = &mut self.contest else { return };
-        if contest.random.chance(100) {
-            self.clients.give_up(node);
-        } else if !self.faults.are_over() {
-            contest.wait(self.clock.now + lasts);
-            self.clock.after(lasts, Event::Return(node));
-        }
-    }
-
-    pub(crate) fn start_program(&mut self, node: usize) {
-        if !core::mem::take(&mut self.nodes[node].is_away) {
-            return;
-        }
-        self.wake_agent(node);
-        for client in self.clients.at(node) {
-            self.clock.after(1_000_000, Event::Think(client));
-        }
-    }
-
-    /// Nobody reaches a node for a while.
-    fn isolate(&mut self, node: usize, lasts: u64) {
-        if self.network.islands[node] {
-            return;
-        }
-        self.contest.iter_mut().for_each(|contest| contest.wait(self.clock.now + lasts));
-        self.network.islands[node] = true;
-        self.report.log.event(self.clock.now, Some(node), "island", lasts, 0);
-        self.clock.after(lasts, Event::Join(node));
-    }
-
-    /// Faults are over: everybody comes back who wants anything, and whoever wants nothing more of a loan gives back
-    /// what another one waits for.
-    fn settle(&mut self) {
-        for node in [BORROWER, RIVAL] {
-            let other = BORROWER + RIVAL - node;
-            let loans = 0..self.loans.len();
-            let is_waited_for = |loan: usize| {
-                self.loans[loan].tenure.holder == Some(node)
-                    && !self.clients.want(node, loan)
-                    && self.clients.want(other, loan)
-            };
-            if self.nodes[node].is_away {
-                if loans.clone().any(|loan| self.clients.want(node, loan)) {
-                    self.start_program(node);
-                }
-            } else if loans.clone().any(is_waited_for) {
-                self.give_everything_back(node);
-            }
-        }
     }
 }

@@ -25,7 +25,7 @@ use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::client::{Drive, Finding, Orphan, Shared};
 use machine::Machine;
-pub(crate) use memories::Memories;
+pub(crate) use memories::{Memories, SharedMemories};
 use requests::{Asked, Kind};
 
 /// Bytes of a guest's memory, and where it lies in its DMA address space.

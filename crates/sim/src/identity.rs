@@ -7,14 +7,13 @@ use base::ids::{Incarnation, LifeId, RailId};
 use base::times::REFUSAL_PAUSE;
 use link::Tenancy;
 use link::frame::{Header, Kind};
-use node::{Address, Card, NodeLedger};
+use node::{Address, NodeLedger};
 
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
-use crate::contest::Contest;
-use crate::marks::Mark;
-use crate::network::{Fate, Frame, first_messages};
-use crate::world::{BORROWER, Event, LENDER, NODES, RIVAL, World};
+use crate::marks::{Mark, Marks};
+use crate::network::{Fate, Frame, Network, first_messages};
+use crate::stage::{BORROWER, Event, LENDER, NODES, RIVAL, Stage};
 
 /// Told from other seeds.
 const IDENTITY: u64 = 0x1de_0000_0000;
@@ -29,6 +28,7 @@ const REPEATER: Address = Address([8; 28]);
 /// What happens to state folders.
 pub(crate) struct Identity {
     random: Random,
+    has_rival: bool,
     /// Whether the rival's folder is a copy of the borrower's.
     twins: bool,
     /// First messages of a life that is over.
@@ -43,6 +43,7 @@ impl Identity {
         // Dice of its own: the other worlds stay what they are.
         let mut random = Random::new(seed ^ IDENTITY);
         random.chance(if has_rival { 500 } else { 200 }).then(|| Self {
+            has_rival,
             twins: has_rival && random.chance(700),
             random,
             old: Vec::new(),
@@ -53,6 +54,111 @@ impl Identity {
     /// Whether the rival's folder is a copy of the borrower's.
     pub(crate) fn has_twins(&self) -> bool {
         self.twins
+    }
+
+    /// Makes the rival a copy of the borrower, and records what a life has sent that ended before everything.
+    pub(crate) fn begin(&mut self, stage: &mut Stage<'_>) {
+        if self.twins {
+            stage.nodes[RIVAL].identity = stage.nodes[BORROWER].identity.clone();
+            NodeLedger::entitle(stage.nodes[RIVAL].memory, stage.nodes[RIVAL].identity.id());
+        }
+        let life = Life { node: BORROWER, number: 0 };
+        let mut card = stage.foreign_card(BORROWER, |config| {
+            (config.incarnation, config.life) = (Incarnation(0), life_id(life));
+        });
+        self.old = first_messages(&mut card, ATTEMPTS as u32, (REPEATER, life), stage.clock.instant());
+        stage.clock.after(30_000_000, Event::OldMessages);
+    }
+
+    /// Somebody repeats them, faster than anybody would.
+    pub(crate) fn repeat_old(&mut self, stage: &mut Stage<'_>) {
+        let mut frames = Vec::new();
+        for _ in 0..REPEATS {
+            let frame = self.old[self.random.index(self.old.len())].clone();
+            frames.push((self.random.below(WITHIN), frame));
+        }
+        let again = self.random.range(50_000_000, 900_000_000);
+        frames.into_iter().for_each(|(after, frame)| stage.clock.after(after, Event::Arrival(frame)));
+        if !stage.is_calm() {
+            stage.clock.after(again, Event::OldMessages);
+        }
+    }
+
+    /// A message of a handshake leaves the lender. While it serves a later life of that node, who repeats old messages
+    /// is refused, and not too often.
+    pub(crate) fn check_refusal(&mut self, stage: &mut Stage<'_>, to: Address, rail: u8) {
+        let Some(card) = stage.nodes[LENDER].card.as_ref().filter(|_| to == REPEATER) else { return };
+        let borrower = stage.nodes[BORROWER].identity.id();
+        let is_met = card.peers().any(|(place, key)| {
+            key.id() == borrower && card.channel(place).is_some_and(|channel| channel.peer().is_some())
+        });
+        if !is_met {
+            return;
+        }
+        stage.report.marks.set(Mark::OldRefused);
+        let (now, cards) = (stage.clock.now, stage.nodes[LENDER].cards);
+        let last = self.refused[usize::from(rail)].replace((now, cards));
+        let is_early =
+            |(at, card): (u64, u64)| card == cards && u128::from(now - at) < REFUSAL_PAUSE.as_nanos();
+        if let Some((at, _)) = last.filter(|last| is_early(*last)) {
+            let what = format!("who repeats old messages is refused after {} us again", (now - at) / 1000);
+            stage.report.fail(names::REFUSALS, what);
+        }
+    }
+
+    /// Before a node's next life: an operator may restore an older state folder, or copy the other borrower's.
+    pub(crate) fn tamper_with_folder(&mut self, stage: &mut Stage<'_>, node: usize) {
+        let random = &mut self.random;
+        let folder = stage.nodes[node].folder;
+        if self.twins && node != LENDER && random.chance(300) {
+            stage.nodes[node].folder = stage.nodes[BORROWER + RIVAL - node].folder;
+        } else if random.chance(500) {
+            stage.nodes[node].folder = random.below(folder + 1);
+        }
+        if stage.nodes[node].folder >= stage.nodes[node].incarnation {
+            return;
+        }
+        stage.report.marks.set(Mark::FolderRestored);
+        stage.report.log.event(stage.clock.now, Some(node), "restored", stage.nodes[node].folder, 0);
+        if node == LENDER {
+            self.restore_tenancies(stage);
+        }
+    }
+
+    /// The lender's folder is an older one: its borrowers are told that they cannot rely on anything, if they have met
+    /// a later life.
+    fn restore_tenancies(&mut self, stage: &mut Stage<'_>) {
+        for tenure in stage.loans.iter_mut().map(|lent| &mut lent.tenure) {
+            tenure.outrun.fill(true);
+            // What a rival would have by an older table, it would have by the operator's fault.
+            if !self.has_rival && !tenure.tenancies.is_empty() {
+                tenure.tenancy = tenure.tenancies[self.random.index(tenure.tenancies.len())];
+            }
+        }
+    }
+
+    /// The answer to a twin may take its time, and whoever could not be reached before can be reached again at once.
+    pub(crate) fn delay_answer(
+        &mut self,
+        frame: &Frame,
+        fates: &mut [Fate],
+        network: &mut Network,
+        marks: &mut Marks,
+    ) {
+        let is_answer = frame.by.node == LENDER
+            && Header::parse(&frame.bytes).is_ok_and(|header| header.kind == Kind::Response);
+        let other = (BORROWER + RIVAL).wrapping_sub(frame.to);
+        let waits = self.twins && is_answer && other < NODES && network.islands[other];
+        if !waits || self.random.chance(300) {
+            return;
+        }
+        network.islands[other] = false;
+        marks.set(Mark::OfferLate);
+        for fate in fates {
+            if let Fate::Arrives(after, _) = fate {
+                *after += self.random.below(150_000_000);
+            }
+        }
     }
 }
 
@@ -66,169 +172,14 @@ pub(crate) fn holder_of(tenancy: &Tenancy) -> Option<Life> {
     life_of_id(tenancy.life)
 }
 
+/// The node of that, of so many.
+pub(crate) fn borrower_of(tenancy: &Tenancy, nodes: usize) -> Option<usize> {
+    holder_of(tenancy).map(|life| life.node).filter(|node| (BORROWER..nodes).contains(node))
+}
+
 /// Which life calls itself so.
 pub(crate) fn life_of_id(id: LifeId) -> Option<Life> {
     let bits = u128::from_le_bytes(id.0);
     let node = ((bits >> 64) as usize).checked_sub(1)?;
     Some(Life { node, number: bits as u64 })
-}
-
-impl World<'_> {
-    /// Whether two nodes have one identity.
-    pub(crate) fn has_twins(&self) -> bool {
-        self.identity.as_ref().is_some_and(Identity::has_twins)
-    }
-
-    /// Begins what [`Identity`] plans.
-    pub(crate) fn begin_identity(&mut self) {
-        if self.identity.is_none() {
-            return;
-        }
-        if self.has_twins() {
-            self.nodes[RIVAL].identity = self.nodes[BORROWER].identity.clone();
-            NodeLedger::entitle(self.nodes[RIVAL].memory, self.nodes[RIVAL].identity.id());
-            // Twins fight for moments.
-            self.contest.iter_mut().for_each(Contest::keep_short);
-        }
-        self.faults.reboot_often();
-        self.record_old();
-        self.clock.after(30_000_000, Event::OldMessages);
-    }
-
-    /// Records what a life has sent that ended before everything.
-    fn record_old(&mut self) {
-        let mut config = self.card_config(BORROWER);
-        let life = Life { node: BORROWER, number: 0 };
-        (config.incarnation, config.life) = (Incarnation(0), life_id(life));
-        let now = self.clock.instant();
-        let memory = config.new_memory(self.arena);
-        let mut card = Card::new(memory, None, config, now).expect("the memory was made for it");
-        let old = first_messages(&mut card, ATTEMPTS as u32, (REPEATER, life), now);
-        if let Some(identity) = &mut self.identity {
-            identity.old = old;
-        }
-    }
-
-    /// Somebody repeats them, faster than anybody would.
-    pub(crate) fn repeat_old(&mut self) {
-        let Some(identity) = &mut self.identity else { return };
-        let mut frames = Vec::new();
-        for _ in 0..REPEATS {
-            let frame = identity.old[identity.random.index(identity.old.len())].clone();
-            frames.push((identity.random.below(WITHIN), frame));
-        }
-        let again = identity.random.range(50_000_000, 900_000_000);
-        frames.into_iter().for_each(|(after, frame)| self.clock.after(after, Event::Arrival(frame)));
-        if !self.faults.are_over() {
-            self.clock.after(again, Event::OldMessages);
-        }
-    }
-
-    /// A message of a handshake leaves the lender. While it serves a later life of that node, who repeats old messages
-    /// is refused, and not too often.
-    pub(crate) fn check_refusal(&mut self, to: Address, rail: u8) {
-        let Some(card) = self.nodes[LENDER].card.as_ref().filter(|_| to == REPEATER) else { return };
-        let borrower = self.nodes[BORROWER].identity.id();
-        let is_met = card.peers().any(|(place, key)| {
-            key.id() == borrower && card.channel(place).is_some_and(|channel| channel.peer().is_some())
-        });
-        if !is_met {
-            return;
-        }
-        self.report.marks.set(Mark::OldRefused);
-        let (now, cards) = (self.clock.now, self.nodes[LENDER].cards);
-        let Some(identity) = &mut self.identity else { return };
-        let last = identity.refused[usize::from(rail)].replace((now, cards));
-        let is_early =
-            |(at, card): (u64, u64)| card == cards && u128::from(now - at) < REFUSAL_PAUSE.as_nanos();
-        if let Some((at, _)) = last.filter(|last| is_early(*last)) {
-            let what = format!("who repeats old messages is refused after {} us again", (now - at) / 1000);
-            self.report.fail(names::REFUSALS, what);
-        }
-    }
-
-    /// Before a node's next life: an operator may restore an older state folder, or copy the other borrower's.
-    pub(crate) fn tamper_with_folder(&mut self, node: usize) {
-        let has_twins = self.has_twins();
-        let Some(identity) = &mut self.identity else { return };
-        let random = &mut identity.random;
-        let folder = self.nodes[node].folder;
-        if has_twins && node != LENDER && random.chance(300) {
-            self.nodes[node].folder = self.nodes[BORROWER + RIVAL - node].folder;
-        } else if random.chance(500) {
-            self.nodes[node].folder = random.below(folder + 1);
-        }
-        if self.nodes[node].folder >= self.nodes[node].incarnation {
-            return;
-        }
-        self.report.marks.set(Mark::FolderRestored);
-        self.report.log.event(self.clock.now, Some(node), "restored", self.nodes[node].folder, 0);
-        if node == LENDER {
-            self.restore_tenancies();
-        }
-    }
-
-    /// The lender's folder is an older one: its borrowers are told that they cannot rely on anything, if they have met
-    /// a later life.
-    fn restore_tenancies(&mut self) {
-        let is_alone = self.contest.is_none();
-        let Some(identity) = &mut self.identity else { return };
-        for lent in &mut self.loans {
-            lent.tenure.outrun.fill(true);
-            // What a rival would have by an older table, it would have by the operator's fault.
-            if is_alone && !lent.tenure.tenancies.is_empty() {
-                lent.tenure.tenancy =
-                    lent.tenure.tenancies[identity.random.index(lent.tenure.tenancies.len())];
-            }
-        }
-    }
-
-    /// The answer to a twin may take its time, and whoever could not be reached before can be reached again at once.
-    pub(crate) fn delay_answer(&mut self, frame: &Frame, fates: &mut [Fate]) {
-        let is_answer = frame.by.node == LENDER
-            && Header::parse(&frame.bytes).is_ok_and(|header| header.kind == Kind::Response);
-        let other = (BORROWER + RIVAL).wrapping_sub(frame.to);
-        let Some(identity) = self.identity.as_mut().filter(|it| it.twins && is_answer && other < NODES)
-        else {
-            return;
-        };
-        if !self.network.islands[other] || identity.random.chance(300) {
-            return;
-        }
-        self.network.islands[other] = false;
-        self.report.marks.set(Mark::OfferLate);
-        for fate in fates {
-            if let Fate::Arrives(after, _) = fate {
-                *after += identity.random.below(150_000_000);
-            }
-        }
-    }
-
-    /// Another life has a function, or nobody any more. Who gave it back just now may have taken it just before, so
-    /// that nothing was told of that.
-    pub(crate) fn check_take_over(&mut self, loan: usize, tenancy: &Tenancy) {
-        let taker = holder_of(tenancy);
-        if let Some(life) = taker {
-            self.check_taker(loan, tenancy, life);
-        }
-        if !tenancy.is_held {
-            self.loans[loan].take_over.ends();
-            if !self.loans.iter().any(|lent| lent.take_over.is_held()) {
-                self.loans.iter_mut().for_each(|lent| lent.take_over.forget_twins());
-            }
-        }
-    }
-
-    fn check_taker(&mut self, loan: usize, tenancy: &Tenancy, taker: Life) {
-        let is_twin = self.nodes[taker.node].identity.id() == tenancy.node;
-        match self.loans[loan].take_over.changes(self.clock.now, taker) {
-            Ok(Some(former)) if is_twin && self.nodes[former.node].identity.id() == tenancy.node => {
-                self.report.marks.set_if(Mark::TwinTookOver, taker.node != former.node);
-                self.loans[loan].owner.gives_back(former);
-            }
-            Ok(_) => {}
-            Err(what) if is_twin => self.report.fail(names::TAKE_OVER, what),
-            Err(_) => {}
-        }
-    }
 }

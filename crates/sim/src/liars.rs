@@ -25,7 +25,7 @@ use self::seat::Seat;
 use crate::Failure;
 use crate::checkers::names;
 use crate::death::{End, survive};
-use crate::world::{BORROWER, LENDER};
+use crate::stage::{BORROWER, LENDER};
 
 /// The loan that nobody lies about, and the other.
 const HONEST: usize = 0;

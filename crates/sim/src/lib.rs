@@ -10,7 +10,6 @@
 
 mod agents;
 mod canary;
-mod cards;
 pub mod checkers;
 mod client;
 mod clock;
@@ -24,6 +23,7 @@ pub mod fleet;
 mod guest;
 mod identity;
 pub mod liars;
+mod lives;
 mod loans;
 mod log;
 mod marks;
@@ -41,6 +41,7 @@ mod shared;
 mod siege;
 mod slot;
 mod spoof;
+mod stage;
 mod tenure;
 mod terms;
 mod traffic;

@@ -17,8 +17,8 @@ use crate::disk::{Disk, author};
 use crate::marks::Mark;
 use crate::media::Trouble;
 use crate::report::Report;
-use crate::tenure::Tenure;
-use crate::world::{BORROWER, NODES};
+use crate::stage::{BORROWER, NODES};
+use crate::tenure::{Tenure, Told};
 
 /// How a lent disk is driven.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,6 +82,11 @@ pub(crate) fn common_drive(loans: &mut [Loan<'_>]) -> device::nvme::Config {
     drive
 }
 
+/// How many requests the disks have not ended yet.
+pub(crate) fn in_rings(loans: &[Loan<'_>]) -> usize {
+    loans.iter().map(|loan| loan.disk.ring.len()).sum()
+}
+
 impl Loan<'_> {
     /// How long the borrower lets a request wait: for ever, or so short that many fail.
     pub(crate) fn io_timeout(&self) -> Duration {
@@ -97,6 +102,31 @@ impl Loan<'_> {
         if shared.model.borrower_lost(request, tick) {
             shared.orphans.push(Orphan { request, blocks, who });
         }
+    }
+
+    /// A card of `who` says that another node has used its drive. `is_served` says whether anything was served that its
+    /// clients have asked for since a tick. False if it is only said again.
+    pub(crate) fn is_overtaken(
+        &mut self,
+        who: Life,
+        is_served: impl FnOnce(u64) -> bool,
+        report: &mut Report,
+    ) -> bool {
+        match self.tenure.is_told(who.node, is_served) {
+            Told::Rightly => {}
+            Told::Again => return false,
+            Told::Wrongly => {
+                let node = who.node;
+                let what =
+                    format!("node {node} was told that another one has used its drive, and nobody has");
+                report.fail(names::SINGLE_OWNER, what);
+            }
+        }
+        if self.tenure.holder == Some(who.node) {
+            self.lose_kept(who);
+        }
+        self.tenure.has_lost(who.node, self.shared.tick + 1);
+        true
     }
 
     /// Work for its disk takes effect: its borrower has the function.

@@ -7,6 +7,7 @@
 //! something is lost.
 
 mod errors;
+mod losses;
 mod trouble;
 
 use std::collections::VecDeque;
@@ -263,14 +264,12 @@ impl<'w> Media<'w> {
         self.drives[drive].left += u32::from(tells);
     }
 
-    /// The lender's card is dead, and with it what it remembers.
-    pub(crate) fn card_died(&mut self) {
-        self.drives.iter_mut().for_each(|medium| medium.flushes = Default::default());
-    }
-
-    /// The lender's agent is about to start a card, and asks its witnesses.
-    pub(crate) fn ask_witnesses(&mut self) {
-        self.drives.iter_mut().for_each(|medium| medium.has_lost |= medium.errors.ask_witness());
+    /// The lender's agent is about to start a card, which remembers nothing, and asks its witnesses.
+    pub(crate) fn card_begins(&mut self) {
+        for medium in &mut self.drives {
+            medium.flushes = Default::default();
+            medium.has_lost |= medium.errors.ask_witness();
+        }
     }
 
     /// What a new card is told: how often an operator has cleared the drive, and how often it hears of a loss that
@@ -444,7 +443,7 @@ impl<'w> Media<'w> {
     }
 
     /// What requests that have ended say of the medium of a loan.
-    pub(crate) fn judge_flushes(&self, loan: usize, lent: &mut Loan<'w>, report: &mut Report) {
+    pub(crate) fn judge_flushes(&self, loan: usize, lent: &mut Loan<'_>, report: &mut Report) {
         let medium = &self.drives[self.drive_of(loan)];
         let keeps = says_lost(medium.record.as_ref()) || medium.is_unkept;
         let trouble = &mut lent.shared.trouble;
@@ -461,46 +460,5 @@ impl<'w> Media<'w> {
         if let Some(what) = flushed.and_then(|start| lent.lost_behind(start)) {
             report.fail(names::DURABILITY, format!("loan {loan}: {what}"));
         }
-    }
-}
-
-impl Loan<'_> {
-    /// The driver of its borrower says how much it has lost, ever.
-    pub(crate) fn note_lost(&mut self, lost: u64) {
-        if lost > core::mem::replace(&mut self.lost, lost) {
-            self.shared.trouble.has_lost = true;
-            let tick = self.shared.next_tick();
-            self.shared.model.kept_lost(tick);
-        }
-    }
-
-    /// The kernel drops a block that it could not write back.
-    fn drop_block(&mut self, block: usize) {
-        let shared = &mut self.shared;
-        if let Some(value) = self.disk.drop_lost(block) {
-            shared.tick += 1;
-            shared.model.went_back(block, value, shared.tick);
-        }
-    }
-
-    /// Nobody asks any more for what is lost.
-    fn accept_losses(&mut self) {
-        for block in self.disk.lost_blocks() {
-            self.drop_block(block);
-        }
-        self.disk.forget_lost();
-        self.shared.tick += 1;
-        self.cleared = self.shared.tick;
-    }
-
-    /// What was answered before a flush began that has succeeded, and is not durable.
-    fn lost_behind(&self, start: u64) -> Option<String> {
-        let (block, request) = self
-            .disk
-            .lost()
-            .find(|(block, request)| self.shared.model.was_promised(*block, *request, start))?;
-        Some(format!(
-            "a flush that began at {start} has succeeded, and block {block} has lost what request {request} wrote"
-        ))
     }
 }

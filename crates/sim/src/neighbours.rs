@@ -7,14 +7,19 @@ use std::collections::VecDeque;
 
 use base::Random;
 use base::ids::{Incarnation, NodeId};
+use link::frame::Header;
+use node::Card;
 
 use crate::marks::Mark;
-use crate::world::{Event, World};
+use crate::stage::{Event, Stage};
+use crate::watch::Before;
 
 /// Told from other seeds.
 const SHARED: u64 = 0x5a4d_0000_0000;
 /// Frames that fit.
 const FRAMES: usize = 2_000;
+/// Frames that a card takes in one turn.
+const TURN: usize = 64;
 
 /// The memory of the lender and the borrower.
 pub(crate) struct Neighbours {
@@ -42,11 +47,6 @@ impl Neighbours {
         shares.then(|| Self { random, memory: Memory::default() })
     }
 
-    /// Whether `node` is to send and receive through it.
-    pub(crate) fn shares(&self, node: usize) -> bool {
-        self.memory.told[node]
-    }
-
     /// `node` writes a frame: for whom, and after how long that one looks.
     pub(crate) fn write(&mut self, node: usize, frame: &[u8]) -> (usize, u64) {
         let to = 1 - node;
@@ -59,109 +59,98 @@ impl Neighbours {
         (to, self.random.range(100, if slow { 5_000_000 } else { 30_000 }))
     }
 
-    /// What is there for `node` next.
-    pub(crate) fn read(&mut self, node: usize) -> Option<Vec<u8>> {
-        self.memory.rings[node].pop_front()
-    }
-
-    /// A card has met this life of the other one: if that is news, the agents agree after so long.
-    fn met(&mut self, node: usize, peer: (NodeId, Incarnation)) -> Option<u64> {
-        let is_news = self.memory.met[node].replace(peer) != Some(peer);
-        is_news.then(|| {
-            self.memory.told[node] = false;
-            self.random.range(20_000, 3_000_000)
-        })
-    }
-
-    /// A card has given up its channel with the other one.
-    fn left(&mut self, node: usize) {
-        (self.memory.met[node], self.memory.told[node]) = (None, false);
-    }
-
-    /// The agents agree on new memory, if both have met who lives now: whose card hears of it first.
-    fn agree(&mut self, lives: [(NodeId, Incarnation); 2]) -> Option<usize> {
-        let memory = &mut self.memory;
-        if memory.met != [Some(lives[1]), Some(lives[0])] || memory.told == [true, true] {
-            return None;
+    /// `node` looks into its memory. Returns it, if its card is to be served.
+    pub(crate) fn read(&mut self, stage: &mut Stage<'_>, node: usize) -> Option<usize> {
+        for _ in 0..TURN {
+            stage.nodes[node].with_card()?;
+            if !self.memory.told[node] {
+                return None;
+            }
+            // What a card takes and does not live to commit is gone.
+            let Some(frame) = self.memory.rings[node].pop_front() else { break };
+            take(stage, node, frame);
         }
-        memory.rings.iter_mut().for_each(VecDeque::clear);
-        memory.told = [true, true];
-        Some(self.random.index(2))
+        stage.nodes[node].with_card()
     }
 
-    /// The agents part, any time or because a node has a new life: if they agree again by themselves, after how long.
-    fn part(&mut self, rebooted: Option<usize>) -> Option<u64> {
-        self.memory.told = [false, false];
-        let after = self.random.range(100_000, 20_000_000);
-        if let Some(node) = rebooted {
-            self.memory.met[node] = None;
-        }
-        rebooted.is_none().then_some(after)
-    }
-}
-
-impl World<'_> {
     /// A card has told whom it has a channel with. Only these two share memory, so nobody else counts.
-    pub(crate) fn neighbour_met(&mut self, node: usize, peer: (NodeId, Incarnation)) {
-        let other = self.nodes[1 - node.min(1)].identity.id();
-        let Some(neighbours) = self.neighbours.as_mut().filter(|_| peer.0 == other) else { return };
-        if let Some(after) = neighbours.met(node, peer) {
-            self.clock.after(after, Event::Agree);
-            self.tell_neighbour(node, false);
+    pub(crate) fn met(&mut self, stage: &mut Stage<'_>, node: usize, peer: (NodeId, Incarnation)) {
+        let is_other = peer.0 == stage.nodes[1 - node.min(1)].identity.id();
+        if is_other && self.memory.met[node].replace(peer) != Some(peer) {
+            self.memory.told[node] = false;
+            stage.clock.after(self.random.range(20_000, 3_000_000), Event::Agree);
+            tell(stage, node, false);
         }
     }
 
     /// A card has given up a channel: if it was that one, there is no memory any more.
-    pub(crate) fn neighbour_left(&mut self, node: usize) {
-        if self.neighbour_place(node).is_none() {
-            self.neighbours.iter_mut().for_each(|neighbours| neighbours.left(node));
+    pub(crate) fn left(&mut self, stage: &Stage<'_>, node: usize) {
+        if place_of_other(stage, node).is_none() {
+            (self.memory.met[node], self.memory.told[node]) = (None, false);
         }
     }
 
-    /// The place of the other one among the peers of a node's card.
-    pub(crate) fn neighbour_place(&self, node: usize) -> Option<usize> {
-        self.nodes[node].place_of(&self.nodes[1 - node.min(1)])
-    }
-
-    /// The agents agree on new memory.
-    pub(crate) fn agree(&mut self) {
-        let loans = self.loans.len();
-        let lives = [0, 1].map(|node: usize| self.nodes[node].known_as(loans));
-        let Some(first) = self.neighbours.as_mut().and_then(|neighbours| neighbours.agree(lives)) else {
+    /// The agents agree on new memory, if both have met who lives now.
+    pub(crate) fn agree(&mut self, stage: &mut Stage<'_>) {
+        let memory = &mut self.memory;
+        let lives = [1, 0].map(|node: usize| Some(stage.nodes[node].known_as(stage.loans.len())));
+        if memory.met != lives || memory.told == [true, true] {
             return;
-        };
-        self.report.marks.set(Mark::MemoryShared);
-        self.report.log.event(self.clock.now, None, "agree", 0, 0);
+        }
+        memory.rings.iter_mut().for_each(VecDeque::clear);
+        memory.told = [true, true];
+        stage.report.marks.set(Mark::MemoryShared);
+        stage.report.log.event(stage.clock.now, None, "agree", 0, 0);
         // One card hears of it before the other one.
-        for node in [first, 1 - first] {
-            self.tell_neighbour(node, true);
-        }
+        let first = self.random.index(2);
+        [first, 1 - first].into_iter().for_each(|node| tell(stage, node, true));
     }
 
-    /// The agents part, and agree again later: any time, or because `node` has a new life.
-    pub(crate) fn part(&mut self, rebooted: Option<usize>) {
-        let Some(neighbours) = &mut self.neighbours else { return };
-        if let Some(after) = neighbours.part(rebooted) {
-            self.clock.after(after, Event::Agree);
+    /// The agents part, and agree again later: any time, or because a node has a new life.
+    pub(crate) fn part(&mut self, stage: &mut Stage<'_>, rebooted: Option<usize>) {
+        self.memory.told = [false, false];
+        let after = self.random.range(100_000, 20_000_000);
+        match rebooted {
+            Some(node) => self.memory.met[node] = None,
+            None => stage.clock.after(after, Event::Agree),
         }
-        self.report.log.event(self.clock.now, None, "part", 0, 0);
-        for node in [0, 1] {
-            self.tell_neighbour(node, false);
-        }
-    }
-
-    fn tell_neighbour(&mut self, node: usize, is_there: bool) {
-        if let Some(place) = self.neighbour_place(node)
-            && self.act(node, |card, now| card.set_shm(now, place, is_there))
-        {
-            self.wake_at(node, self.clock.now);
-        }
+        stage.report.log.event(stage.clock.now, None, "part", 0, 0);
+        [0, 1].into_iter().for_each(|node| tell(stage, node, false));
     }
 
     /// A card that has just started is told what its agent knows.
-    pub(crate) fn tell_neighbours(&mut self, node: usize) {
-        if self.neighbours.as_ref().is_some_and(|neighbours| neighbours.shares(node)) {
-            self.tell_neighbour(node, true);
+    pub(crate) fn card_began(&self, stage: &mut Stage<'_>, node: usize) {
+        if self.memory.told[node] {
+            tell(stage, node, true);
         }
+    }
+}
+
+/// The place of the other one among the peers of a node's card.
+fn place_of_other(stage: &Stage<'_>, node: usize) -> Option<usize> {
+    stage.nodes[node].place_of(&stage.nodes[1 - node.min(1)])
+}
+
+/// A card hears whether there is memory.
+fn tell(stage: &mut Stage<'_>, node: usize, is_there: bool) {
+    if let Some(place) = place_of_other(stage, node)
+        && stage.act(node, |card, now| card.set_shm(now, place, is_there))
+    {
+        stage.wake_at(node, stage.clock.now);
+    }
+}
+
+/// A card takes a frame from memory.
+fn take(stage: &mut Stage<'_>, node: usize, mut bytes: Vec<u8>) {
+    let Ok(header) = Header::parse(&bytes) else { return };
+    let (path, packet) = (header.path().index() as u64, header.packet_number);
+    stage.report.log.event(stage.clock.now, Some(node), "rx", path, packet);
+    let Some(place) = place_of_other(stage, node) else { return };
+    let before = Before::in_memory(&stage.nodes[node], place, header);
+    let original = bytes.clone();
+    let hears = |card: &mut Card<'_>, now| card.handle_shm_frame(now, place, &mut bytes);
+    if !stage.dies_here(node) && stage.act(node, hears) {
+        let (watch, mut scene) = stage.scene();
+        watch.frame_came_in_memory(&mut scene, node, &original, &before);
     }
 }

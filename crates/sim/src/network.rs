@@ -8,7 +8,7 @@ use node::{Address, Card, Egress};
 
 use crate::checkers::freshness::Origin;
 use crate::checkers::single_owner::Life;
-use crate::world::{LENDER, NODES};
+use crate::stage::{LENDER, NODES};
 
 /// Rails of most simulated nodes.
 pub(crate) const RAILS: usize = 2;

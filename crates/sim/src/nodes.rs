@@ -76,6 +76,11 @@ impl<'w> Node<'w> {
         }
     }
 
+    /// Its number, if it has a card, which is to be served then.
+    pub(crate) fn with_card(&self) -> Option<usize> {
+        self.card.as_ref().map(|_| self.index)
+    }
+
     /// The generation of its card.
     pub(crate) fn generation(&self) -> u64 {
         self.agent.record().generation
@@ -111,6 +116,12 @@ impl<'w> Node<'w> {
         NodeLedger::entitle(self.memory, self.identity.id());
         self.agent = Agent::new(self.rules, now);
         self.agent_wake.stop();
+    }
+
+    /// Its folder has a greater incarnation than a lender has seen.
+    pub(crate) fn raise_incarnation(&mut self, loan: usize, seen: u64) {
+        self.folder = self.folder.max(seen) + 1;
+        self.agent.handle_incarnation_raised(loan, self.folder);
     }
 
     /// Its folder has who has something of it.

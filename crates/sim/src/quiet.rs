@@ -7,7 +7,9 @@ use node::{Card, LoanParts};
 use crate::checkers::names;
 use crate::marks::{Mark, Marks};
 use crate::nodes::Node;
-use crate::world::{BORROWER, LENDER, World};
+use crate::slot::Guests;
+use crate::stage::{BORROWER, LENDER, Stage};
+use crate::world::World;
 
 impl Node<'_> {
     /// Whether it has its stream, or has given it back: one that asks for it may have to write again what it keeps.
@@ -100,12 +102,12 @@ impl Node<'_> {
 impl World<'_> {
     /// Whether everything has ended as it should.
     pub(crate) fn is_quiet(&self) -> bool {
-        let lender = &self.nodes[LENDER];
-        self.media.iter().all(|media| media.are_quiet(lender.card.as_ref()))
-            && self.clients.all().all(|(_, client)| client.is_done() && client.is_away())
-            && self.guests.iter().all(|guest| guest.is_done() && guest.is_away())
-            && self.loans.iter().enumerate().all(|(loan, lent)| {
-                let holder = &self.nodes[lent.tenure.holder.unwrap_or(BORROWER)];
+        let lender = &self.stage.nodes[LENDER];
+        self.disks.media.iter().all(|media| media.are_quiet(lender.card.as_ref()))
+            && self.clients.are_done()
+            && self.guests.iter().all(Guests::are_done)
+            && self.stage.loans.iter().enumerate().all(|(loan, lent)| {
+                let holder = &self.stage.nodes[lent.tenure.holder.unwrap_or(BORROWER)];
                 // With a rival, the last one may have gone with or without a word: then nobody hears the lender.
                 (self.contest.is_some() && holder.is_away)
                     || (lender.is_idle()
@@ -119,18 +121,10 @@ impl World<'_> {
 
     /// Why it is not quiet, for a report.
     pub(crate) fn unrest(&self) -> String {
-        let clients: Vec<_> = self
-            .clients
-            .all()
-            .filter(|(_, client)| !client.is_done() || !client.is_away())
-            .map(|(seat, client)| format!("{seat:?}: {}", client.unanswered()))
-            .collect();
-        let guests =
-            self.memories.iter().flat_map(|memory| self.guests.iter().map(|guest| guest.unanswered(memory)));
-        let guests: Vec<_> = guests.collect();
-        let mut text = format!("clients {clients:?}, guests {guests:?}");
-        for (index, node) in self.nodes.iter().enumerate() {
-            for loan in 0..self.loans.len() {
+        let guests: Vec<String> = self.guests.iter().flat_map(Guests::unanswered).collect();
+        let mut text = format!("clients {:?}, guests {guests:?}", self.clients.unanswered());
+        for (index, node) in self.stage.nodes.iter().enumerate() {
+            for loan in 0..self.stage.loans.len() {
                 let unrest = node.unrest(loan).map(|what| format!("; node {index} loan {loan}: {what}"));
                 text.extend(unrest);
             }
@@ -140,11 +134,12 @@ impl World<'_> {
 
     /// It is quiet: the disk is what the model says, and nothing has strayed.
     pub(crate) fn finish(&mut self) {
-        for (loan, lent) in self.loans.iter_mut().enumerate() {
+        let Stage { nodes, loans, report, .. } = &mut self.stage;
+        for (loan, lent) in loans.iter_mut().enumerate() {
             let tick = lent.shared.next_tick();
             let verdict = lent.shared.model.finally(lent.disk.blocks(), tick);
-            self.report.judge(names::DISK, verdict.map_err(|what| format!("in the end, {what}")));
-            self.nodes.iter().for_each(|node| node.gauge(loan, &mut self.report.marks));
+            report.judge(names::DISK, verdict.map_err(|what| format!("in the end, {what}")));
+            nodes.iter().for_each(|node| node.gauge(loan, &mut report.marks));
         }
     }
 }

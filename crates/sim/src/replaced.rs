@@ -9,7 +9,7 @@ use crate::checkers::names;
 use crate::disk::author;
 use crate::marks::Mark;
 use crate::slot::has_guests;
-use crate::world::{BORROWER, Event, LENDER, World};
+use crate::stage::{BORROWER, Event, LENDER, Stage};
 
 /// Told from other seeds.
 const REPLACED: u64 = 0x9e91_ace0_0000;
@@ -23,7 +23,7 @@ pub(crate) struct Replaced {
     /// How often somebody will still write to images while they are lent.
     alterations: u32,
     /// Somebody has, since the lender's present life began.
-    is_altered: bool,
+    pub(crate) is_altered: bool,
 }
 
 impl Replaced {
@@ -36,85 +36,71 @@ impl Replaced {
         is_one.then_some(Self { random, alterations, is_altered: false })
     }
 
-    /// Somebody has written to the images that the lender has.
-    pub(crate) fn is_altered(&self) -> bool {
-        self.is_altered
-    }
-}
-
-impl World<'_> {
     /// The lender's program is about to start again: perhaps on other images than it had, and then it finds out.
-    pub(crate) fn look_at_images(&mut self) {
-        let Some(replaced) = &mut self.replaced else { return };
-        let was_altered = core::mem::take(&mut replaced.is_altered);
-        let is_other = replaced.random.chance(800);
+    pub(crate) fn program_ended(&mut self, stage: &mut Stage<'_>) {
+        let was_altered = core::mem::take(&mut self.is_altered);
+        let is_other = self.random.chance(800);
         if !was_altered && !is_other {
             return;
         }
-        for loan in 0..self.loans.len() {
+        for loan in 0..stage.loans.len() {
             // What its last life had asked for was about the old image.
-            self.loans[loan].disk.ring.clear();
-            let content = if is_other { Some(self.write_image(loan)) } else { None };
-            self.begin_with_image(loan, content);
+            stage.loans[loan].disk.ring.clear();
+            let content = if is_other { Some(write_image(stage, loan)) } else { None };
+            begin_with_image(stage, loan, content);
         }
-        self.report.marks.set(Mark::ImageReplaced);
+        stage.report.marks.set(Mark::ImageReplaced);
     }
 
     /// Somebody writes to the images while they are lent. True if somebody does.
-    pub(crate) fn alter_images(&mut self) -> bool {
-        let Some(replaced) = &mut self.replaced else { return false };
-        if replaced.alterations == 0 || !replaced.random.chance(300) {
+    pub(crate) fn alter(&mut self, stage: &mut Stage<'_>) -> bool {
+        if self.alterations == 0 || !self.random.chance(300) {
             return false;
         }
-        replaced.alterations -= 1;
-        replaced.is_altered = true;
-        for loan in 0..self.loans.len() {
-            let content = self.write_image(loan);
-            let blocks = self.loans[loan].drive.blocks as usize;
-            let shared = &mut self.loans[loan].shared;
+        self.alterations -= 1;
+        self.is_altered = true;
+        for loan in 0..stage.loans.len() {
+            let content = write_image(stage, loan);
+            let blocks = stage.loans[loan].drive.blocks as usize;
+            let shared = &mut stage.loans[loan].shared;
             shared.tick += 1;
             for block in 0..blocks {
                 shared.model.went_back(block, content, shared.tick);
             }
         }
-        let after = self.random.range(1_000_000, LOOK);
-        self.clock.after(after, Event::Look);
+        let after = stage.random.range(1_000_000, LOOK);
+        stage.clock.after(after, Event::Look);
         true
     }
+}
 
-    /// Other content lies behind a loan, told by the number of a request that nobody has made.
-    fn write_image(&mut self, loan: usize) -> u64 {
-        let who = self.nodes[BORROWER].who();
-        let lent = &mut self.loans[loan];
-        lent.shared.begin_request(who);
-        lent.disk.replace(lent.shared.requests);
-        self.report.log.event(self.clock.now, None, "image", loan as u64, lent.shared.requests);
-        lent.shared.requests
-    }
+/// Other content lies behind a loan, told by the number of a request that nobody has made.
+fn write_image(stage: &mut Stage<'_>, loan: usize) -> u64 {
+    let who = stage.nodes[BORROWER].who();
+    let lent = &mut stage.loans[loan];
+    lent.shared.begin_request(who);
+    lent.disk.replace(lent.shared.requests);
+    stage.report.log.event(stage.clock.now, None, "image", loan as u64, lent.shared.requests);
+    lent.shared.requests
+}
 
-    /// A life of the lender begins with another image than the one before it had. `content` is what nobody has seen
-    /// yet.
-    fn begin_with_image(&mut self, loan: usize, content: Option<u64>) {
-        let Tenancy { number, life, .. } = self.loans[loan].tenure.tenancy;
-        let is_borrowed = number > 0 && life == self.nodes[BORROWER].life_id();
-        let (lender, lent) = (self.nodes[LENDER].life_id(), &mut self.loans[loan]);
-        lent.disk.sync();
-        lent.shared.tick += 1;
-        let left = (0..).zip(lent.disk.blocks()).map(|(block, bytes)| author(block, bytes));
-        let Some(left) = left.collect::<Option<Vec<_>>>() else {
-            return self.report.fail(names::DISK, "a block has bytes that nobody has written".into());
-        };
-        lent.shared.model.replaced(left, content.filter(|_| is_borrowed), lent.shared.tick);
-        if number > 0 && self.terms.rules.has(Rule::LookAtImages) {
-            lent.tenure.tenancy = lent.tenure.tenancy.renewed(lender);
-            lent.tenure.displaced[BORROWER] = true;
-            self.report.log.event(
-                self.clock.now,
-                Some(LENDER),
-                "other",
-                loan as u64,
-                lent.tenure.tenancy.number,
-            );
-        }
+/// A life of the lender begins with another image than the one before it had. `content` is what nobody has seen
+/// yet.
+fn begin_with_image(stage: &mut Stage<'_>, loan: usize, content: Option<u64>) {
+    let Tenancy { number, life, .. } = stage.loans[loan].tenure.tenancy;
+    let is_borrowed = number > 0 && life == stage.nodes[BORROWER].life_id();
+    let (lender, lent) = (stage.nodes[LENDER].life_id(), &mut stage.loans[loan]);
+    lent.disk.sync();
+    lent.shared.tick += 1;
+    let left = (0..).zip(lent.disk.blocks()).map(|(block, bytes)| author(block, bytes));
+    let Some(left) = left.collect::<Option<Vec<_>>>() else {
+        return stage.report.fail(names::DISK, "a block has bytes that nobody has written".into());
+    };
+    lent.shared.model.replaced(left, content.filter(|_| is_borrowed), lent.shared.tick);
+    if number > 0 && stage.terms.rules.has(Rule::LookAtImages) {
+        lent.tenure.tenancy = lent.tenure.tenancy.renewed(lender);
+        lent.tenure.displaced[BORROWER] = true;
+        let number = lent.tenure.tenancy.number;
+        stage.report.log.event(stage.clock.now, Some(LENDER), "other", loan as u64, number);
     }
 }

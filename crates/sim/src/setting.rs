@@ -16,9 +16,9 @@ use crate::rails;
 use crate::replaced::Replaced;
 use crate::shared::{self, Shared};
 use crate::slot::has_guests;
+use crate::stage::{BORROWER, LENDER};
 use crate::terms::Terms;
 use crate::volatile::Volatile;
-use crate::world::{BORROWER, LENDER};
 
 /// Told from other seeds.
 const IMPATIENT: u64 = 0x1a7e_0000_0000;

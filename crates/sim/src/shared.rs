@@ -2,13 +2,14 @@
 //! which is a disk of its own here; two of three clients of each loan read the other's.
 
 use base::Random;
+use device::MediaKind;
 use node::MediaWork;
 
 use crate::client::Seat;
 use crate::loans::{DiskMode, Loan};
 use crate::marks::Mark;
 use crate::slot::has_guests;
-use crate::world::{LENDER, World};
+use crate::stage::{LENDER, Stage};
 
 /// Told from other seeds.
 const SHARED: u64 = 0x5a_aed0_0000;
@@ -31,6 +32,31 @@ impl Shared {
         // Dice of its own: the other worlds stay what they are.
         let mut random = Random::new(seed ^ SHARED);
         (!has_guests(seed) && random.chance(100)).then_some(Self { random, busy_until: 0 })
+    }
+
+    /// Whether the card still has a piece of work in hand.
+    pub(crate) fn is_busy(&self, stage: &mut Stage<'_>) -> bool {
+        let is_busy = stage.clock.now < self.busy_until;
+        if is_busy {
+            stage.wake_at(LENDER, self.busy_until);
+        }
+        is_busy
+    }
+
+    /// The card begins a piece of work.
+    pub(crate) fn begin_work(&mut self, now: u64) {
+        self.busy_until = now + self.random.range(10_000, 300_000);
+    }
+
+    /// Whether the card dies in the middle of a write, which other functions may read.
+    pub(crate) fn dies_writing(&mut self, stage: &mut Stage<'_>, work: &MediaWork<'_>) -> bool {
+        let writes = !matches!(work.kind, MediaKind::Read | MediaKind::Flush);
+        let dies = !stage.is_calm() && writes && self.random.chance(DEATHS);
+        if dies {
+            stage.report.marks.set(Mark::EffectKilled);
+            stage.bury(LENDER);
+        }
+        dies
     }
 }
 
@@ -69,44 +95,4 @@ pub(crate) fn seats(node: usize, loan: usize, is_shared: bool) -> [Seat; 3] {
     let own = Seat { node, loan, area: loan };
     let other = Seat { area: if is_shared { LOANS - 1 - loan } else { loan }, ..own };
     [own, other, other]
-}
-
-impl World<'_> {
-    /// Whose disk a piece of work is for.
-    pub(crate) fn area_of(&self, work: &MediaWork<'_>) -> usize {
-        if self.shared.is_none() || work.kind == device::MediaKind::Flush {
-            return work.loan;
-        }
-        self.loans.iter().rposition(|loan| loan.base <= work.offset).unwrap_or(work.loan)
-    }
-
-    /// Whether the card still has a piece of work in hand.
-    pub(crate) fn is_busy_with_memory(&mut self) -> bool {
-        let until = self.shared.as_ref().map_or(0, |shared| shared.busy_until);
-        let is_busy = self.clock.now < until;
-        if is_busy {
-            self.wake_at(LENDER, until);
-        }
-        is_busy
-    }
-
-    /// The card begins a piece of work in memory.
-    pub(crate) fn begin_with_memory(&mut self) {
-        if let Some(shared) = &mut self.shared {
-            shared.busy_until = self.clock.now + shared.random.range(10_000, 300_000);
-        }
-    }
-
-    /// Whether the card dies in the middle of a write of memory, which other functions may read.
-    pub(crate) fn dies_writing(&mut self, work: &MediaWork<'_>) -> bool {
-        let writes = !matches!(work.kind, device::MediaKind::Read | device::MediaKind::Flush);
-        let dies = !self.faults.are_over()
-            && writes
-            && self.shared.as_mut().is_some_and(|shared| shared.random.chance(DEATHS));
-        if dies {
-            self.report.marks.set(Mark::EffectKilled);
-            self.bury(LENDER);
-        }
-        dies
-    }
 }

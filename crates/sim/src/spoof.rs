@@ -7,7 +7,7 @@ use base::ids::RailId;
 use node::Address;
 
 use crate::network::{Fate, Frame};
-use crate::world::LENDER;
+use crate::stage::LENDER;
 
 /// Told from other seeds.
 const SPOOF: u64 = 0x5b00_f000_0000;

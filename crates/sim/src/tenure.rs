@@ -3,7 +3,7 @@
 use link::Tenancy;
 
 use crate::client::Excuse;
-use crate::world::NODES;
+use crate::stage::NODES;
 
 /// The tenancies of a loan.
 #[derive(Default)]

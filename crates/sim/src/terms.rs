@@ -10,7 +10,7 @@ use crate::loans::Loan;
 use crate::network::Network;
 use crate::nodes::Node;
 use crate::rails;
-use crate::world::{LENDER, NODES};
+use crate::stage::{LENDER, NODES};
 
 /// What the agents of a world configure.
 pub(crate) struct Terms {

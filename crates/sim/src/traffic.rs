@@ -1,29 +1,60 @@
 //! Frames on their way: from a card over the network, or through memory, to another one.
 
+use base::Random;
 use base::ids::RailId;
 use link::frame::{Header, Kind};
 use node::{Address, Card, Egress};
 
 use crate::checkers::freshness::Origin;
 use crate::death::survive;
+use crate::identity::Identity;
+use crate::marks::Mark;
+use crate::neighbours::Neighbours;
 use crate::network::{Fate, Frame, Network};
+use crate::siege::Siege;
+use crate::spoof::Spoofer;
+use crate::stage::{Event, LENDER, Stage};
 use crate::watch::{Before, proof_in};
-use crate::world::{Event, LENDER, World};
 
-/// Frames that a card takes from memory in one turn.
-const TURN: usize = 64;
+/// What carries frames, and who else sees and sends them.
+pub(crate) struct Traffic {
+    pub(crate) network: Network,
+    /// In some worlds the nodes are on one machine.
+    neighbours: Option<Neighbours>,
+    /// In some worlds old first messages keep the borrower out.
+    pub(crate) siege: Siege,
+    /// In some, somebody repeats frames faster than the network.
+    spoofer: Option<Spoofer>,
+    buffer: Vec<u8>,
+}
 
-impl World<'_> {
-    pub(crate) fn transmit(&mut self, node: usize) {
+impl Traffic {
+    pub(crate) fn new(network: Network, neighbours: Option<Neighbours>, spoofer: Option<Spoofer>) -> Self {
+        let buffer = vec![0; link::frame::MAX_FRAME];
+        Self { network, neighbours, siege: Siege::default(), spoofer, buffer }
+    }
+
+    /// Somebody repeats frames faster than the network.
+    pub(crate) fn has_spoofer(&self) -> bool {
+        self.spoofer.is_some()
+    }
+
+    /// The memory that two nodes share.
+    pub(crate) fn memory(&mut self) -> Option<&mut Neighbours> {
+        self.neighbours.as_mut()
+    }
+
+    /// A card sends what it has to send.
+    pub(crate) fn transmit(&mut self, stage: &mut Stage<'_>, identity: &mut Option<Identity>, node: usize) {
         let mut buffer = core::mem::take(&mut self.buffer);
-        while !self.report.has_failed() && !self.dies_here(node) {
-            let now = self.clock.instant();
-            let Some(card) = self.nodes[node].card.as_mut() else { break };
+        while !stage.report.has_failed() && !stage.dies_here(node) {
+            let now = stage.clock.instant();
+            let Some(card) = stage.nodes[node].card.as_mut() else { break };
             match survive(|| card.poll_transmit(now, &mut buffer)) {
-                Ok(Some(sent)) => self.send(node, (sent.way, sent.to), &buffer[..sent.len]),
+                Ok(Some(sent)) => self.send(stage, identity, (node, sent.way, sent.to), &buffer[..sent.len]),
                 Ok(None) => break,
                 Err(end) => {
-                    self.end_card(node, end);
+                    stage.end_card(node, end);
                     break;
                 }
             }
@@ -31,20 +62,26 @@ impl World<'_> {
         self.buffer = buffer;
     }
 
-    fn send(&mut self, node: usize, (way, to): (Egress, Option<Address>), bytes: &[u8]) {
-        let (watch, mut scene) = self.scene();
+    fn send(
+        &mut self,
+        stage: &mut Stage<'_>,
+        identity: &mut Option<Identity>,
+        (node, way, to): (usize, Egress, Option<Address>),
+        bytes: &[u8],
+    ) {
+        let (watch, mut scene) = stage.scene();
         watch.frame_leaves(&mut scene, node, bytes);
-        let (Egress::Rail(rail), Some(to)) = (way, to) else { return self.write_memory(node, bytes) };
+        let (Egress::Rail(rail), Some(to)) = (way, to) else { return self.write_memory(stage, node, bytes) };
         let rail = rail.get();
         if node == LENDER {
             if Header::parse(bytes).is_ok_and(|header| header.kind == Kind::Response) {
-                self.besiege(to);
-                self.check_refusal(to, rail);
+                self.siege.answer_leaves(stage, to);
+                identity.iter_mut().for_each(|identity| identity.check_refusal(stage, to, rail));
             }
-            let (watch, mut scene) = self.scene();
+            let (watch, mut scene) = stage.scene();
             watch.check_address(&mut scene, to, bytes);
         }
-        let this = &self.nodes[node];
+        let this = &stage.nodes[node];
         let frame = Frame {
             to: usize::from(to.0[0]).wrapping_sub(1),
             rail,
@@ -52,38 +89,41 @@ impl World<'_> {
             from: Network::address(node, rail.into()),
             bytes: bytes.to_vec(),
             origin: Origin::Peer,
-            first: self.clock.now,
-            sent: self.clock.now,
+            first: stage.clock.now,
+            sent: stage.clock.now,
             by: this.who(),
-            proof: proof_in(this, &self.loans, bytes).filter(|_| node != LENDER),
+            proof: proof_in(this, &stage.loans, bytes).filter(|_| node != LENDER),
         };
         let mut fates = self.network.send(frame.clone());
         self.spoofer.iter_mut().for_each(|spoofer| spoofer.repeat(&frame, &mut fates));
-        self.delay_answer(&frame, &mut fates);
+        if let Some(identity) = identity {
+            identity.delay_answer(&frame, &mut fates, &mut self.network, &mut stage.report.marks);
+        }
         for fate in fates {
             match fate {
-                Fate::Lost => self.report.log.event(self.clock.now, Some(node), "lost", rail.into(), 0),
-                Fate::Arrives(after, frame) => self.clock.after(after, Event::Arrival(frame)),
+                Fate::Lost => stage.report.log.event(stage.clock.now, Some(node), "lost", rail.into(), 0),
+                Fate::Arrives(after, frame) => stage.clock.after(after, Event::Arrival(frame)),
             }
         }
     }
 
-    /// A frame arrives: it has an effect only if it may.
-    pub(crate) fn arrive(&mut self, frame: Frame) {
+    /// A frame arrives: it has an effect only if it may. Returns the node, if its card is to be served.
+    pub(crate) fn arrive(stage: &mut Stage<'_>, frame: Frame) -> Option<usize> {
         let (node, at, from) = (frame.to, usize::from(frame.at), frame.from);
-        let before = Before::arrival(&self.nodes[node], &frame.bytes);
-        self.report.log.event(self.clock.now, Some(node), "rx", frame.rail.into(), before.packet());
+        let before = Before::arrival(&stage.nodes[node], &frame.bytes);
+        stage.report.log.event(stage.clock.now, Some(node), "rx", frame.rail.into(), before.packet());
         let mut bytes = frame.bytes.clone();
         let hears = |card: &mut Card<'_>, now| card.handle_frame(now, RailId::ALL[at], from, &mut bytes);
-        if !self.dies_here(node) && self.act(node, hears) {
-            let (watch, mut scene) = self.scene();
-            watch.frame_came(&mut scene, &frame, &before);
-            self.service(node);
+        if stage.dies_here(node) || !stage.act(node, hears) {
+            return None;
         }
+        let (watch, mut scene) = stage.scene();
+        watch.frame_came(&mut scene, &frame, &before);
+        Some(node)
     }
 
     /// `node` has written a frame into memory.
-    fn write_memory(&mut self, node: usize, bytes: &[u8]) {
+    fn write_memory(&mut self, stage: &mut Stage<'_>, node: usize, bytes: &[u8]) {
         let Some(neighbours) = &mut self.neighbours else { return };
         let (to, after) = neighbours.write(node, bytes);
         self.network.keep_foreign(
@@ -96,42 +136,49 @@ impl World<'_> {
                 bytes: bytes.to_vec(),
                 // Over a network it is a forgery, whenever.
                 origin: Origin::Forger,
-                first: self.clock.now,
-                sent: self.clock.now,
-                by: self.nodes[node].who(),
+                first: stage.clock.now,
+                sent: stage.clock.now,
+                by: stage.nodes[node].who(),
                 proof: None,
             },
         );
-        self.clock.after(after, Event::Memory(to));
+        stage.clock.after(after, Event::Memory(to));
     }
 
-    /// `node` looks into its memory.
-    pub(crate) fn read_memory(&mut self, node: usize) {
-        for _ in 0..TURN {
-            if self.nodes[node].card.is_none() {
-                return;
-            }
-            let Some(neighbours) = self.neighbours.as_mut().filter(|it| it.shares(node)) else { return };
-            // What a card takes and does not live to commit is gone.
-            let Some(frame) = neighbours.read(node) else { break };
-            self.take_from_memory(node, frame);
+    /// Old frames are sent again, or false ones, as often as `dice` say.
+    pub(crate) fn inject(&mut self, stage: &mut Stage<'_>, dice: &mut Random, forged: bool) {
+        if !forged && self.siege.has_recorded() && dice.chance(200) {
+            self.siege.repeat(stage, 2_000_000);
         }
-        if self.nodes[node].card.is_some() {
-            self.service(node);
+        for _ in 0..dice.range(1, 12) {
+            let frame = if forged { self.network.forge() } else { self.network.replay() };
+            let Some(frame) = frame else { return };
+            let after = dice.below(2_000_000);
+            let what = if forged { "forged" } else { "old" };
+            stage.report.log.event(stage.clock.now, None, what, frame.to as u64, after);
+            stage.clock.after(after, Event::Arrival(frame));
         }
     }
 
-    fn take_from_memory(&mut self, node: usize, mut bytes: Vec<u8>) {
-        let Ok(header) = Header::parse(&bytes) else { return };
-        let (path, packet) = (header.path().index() as u64, header.packet_number);
-        self.report.log.event(self.clock.now, Some(node), "rx", path, packet);
-        let Some(place) = self.neighbour_place(node) else { return };
-        let before = Before::in_memory(&self.nodes[node], place, header);
-        let original = bytes.clone();
-        if !self.dies_here(node) && self.act(node, |card, now| card.handle_shm_frame(now, place, &mut bytes))
-        {
-            let (watch, mut scene) = self.scene();
-            watch.frame_came_in_memory(&mut scene, node, &original, &before);
-        }
+    /// Rails go, for a while.
+    pub(crate) fn cut(&mut self, stage: &mut Stage<'_>, (rails, lasts): (u64, u64)) {
+        self.network.cut(rails);
+        stage.report.log.event(stage.clock.now, None, "cut", rails, lasts);
+        stage.report.marks.set_if(Mark::BothRailsCut, self.network.are_both_cut());
+        stage.report.marks.set_if(Mark::OneWayCut, rails.count_ones() == 1);
+        stage.clock.after(lasts, Event::Mend(rails));
+    }
+
+    /// They come back.
+    pub(crate) fn mend(&mut self, stage: &mut Stage<'_>, rails: u64) {
+        stage.report.log.event(stage.clock.now, None, "mend", rails, 0);
+        self.network.mend(rails);
+    }
+
+    /// Nobody reaches a node for a while.
+    pub(crate) fn isolate(&mut self, stage: &mut Stage<'_>, node: usize, lasts: u64) {
+        self.network.islands[node] = true;
+        stage.report.log.event(stage.clock.now, Some(node), "island", lasts, 0);
+        stage.clock.after(lasts, Event::Join(node));
     }
 }

@@ -7,9 +7,9 @@ use device::nvme::{Config, WriteCache};
 
 use crate::checkers::names;
 use crate::disk::author;
-use crate::marks::Mark;
+use crate::guest::Guest;
 use crate::slot::has_guests;
-use crate::world::{BORROWER, Event, LENDER, World};
+use crate::stage::{BORROWER, Event, Stage};
 
 /// Told from other seeds.
 const VOLATILE: u64 = 0x0f1a_7700_0000;
@@ -68,76 +68,55 @@ impl Volatile {
     pub(crate) fn lose_power(&mut self) {
         self.keeper += 1;
     }
-}
 
-impl World<'_> {
     /// A guest has had answers: perhaps the lender is switched off now.
-    pub(crate) fn endanger(&mut self, loan: usize) {
-        let Some(volatile) = self.volatile.as_mut().filter(|volatile| volatile.has(loan)) else { return };
-        if volatile.offs > 0 && volatile.random.chance(SWITCHED_OFF) {
-            volatile.offs -= 1;
-            let after = volatile.random.below(1_000_000);
-            self.clock.after(after, Event::Off);
+    pub(crate) fn endanger(&mut self, stage: &mut Stage<'_>, loan: usize) {
+        if self.chosen[loan] && self.offs > 0 && self.random.chance(SWITCHED_OFF) {
+            self.offs -= 1;
+            stage.clock.after(self.random.below(1_000_000), Event::Off);
         }
     }
 
-    /// Its machine goes off, or its program only, and on again.
-    pub(crate) fn switch_off(&mut self) {
-        if !self.faults.are_over() && !self.nodes[LENDER].is_away {
-            self.reboot_lender();
+    /// The power has failed behind the loan of a guest, and the model knows what it has left.
+    pub(crate) fn forget_drive(&mut self, stage: &mut Stage<'_>, loan: usize, guest: &mut Guest) {
+        if !self.chosen[loan] {
+            return;
         }
-    }
-
-    /// The power has failed behind a loan, and the model knows what it has left.
-    pub(crate) fn forget_drive(&mut self, loan: usize) {
-        let Some(volatile) = self.volatile.as_mut().filter(|volatile| volatile.has(loan)) else { return };
-        let blocks = (0..).zip(self.loans[loan].disk.blocks());
-        let left: Option<Vec<u64>> = blocks.map(|(block, bytes)| author(block, bytes)).collect();
+        let lent = &mut stage.loans[loan];
+        let left: Option<Vec<u64>> =
+            (0..).zip(lent.disk.blocks()).map(|(lba, bytes)| author(lba, bytes)).collect();
         // The model has looked at all blocks.
         let Some(left) = left else { return };
-        let tick = self.loans[loan].shared.tick;
-        if self.guests[loan].drive_is_gone(tick) {
-            volatile.left[loan].get_or_insert(left);
+        if guest.drive_is_gone(lent.shared.tick) {
+            self.left[loan].get_or_insert(left);
         } else {
-            self.loans[loan].shared.model.replaced(left, None, tick);
+            lent.shared.model.replaced(left, None, lent.shared.tick);
         }
     }
 
     /// A slot has found that its guest's drive is another one: the agent unplugs that one.
-    pub(crate) fn look_for_replacement(&mut self, loan: usize) {
-        let slot = self.nodes[BORROWER].card.as_ref().and_then(|card| card.slot(loan));
-        let is_replaced = slot.is_some_and(|slot| slot.is_replaced());
-        let Some(volatile) = self.volatile.as_mut().filter(|_| is_replaced) else { return };
-        if volatile.met[loan].is_none() {
-            volatile.met[loan] = Some(volatile.keeper);
-            let after = volatile.random.range(100_000, 20_000_000);
-            self.clock.after(after, Event::Unplug(loan));
+    pub(crate) fn look_for_replacement(&mut self, stage: &mut Stage<'_>, loan: usize) {
+        let slot = stage.nodes[BORROWER].card.as_ref().and_then(|card| card.slot(loan));
+        if self.met[loan].is_none() && slot.is_some_and(|slot| slot.is_replaced()) {
+            self.met[loan] = Some(self.keeper);
+            stage.clock.after(self.random.range(100_000, 20_000_000), Event::Unplug(loan));
         }
     }
 
-    /// The drive is unplugged; whatever was asked of it has no answer.
-    pub(crate) fn unplug(&mut self, loan: usize) {
-        let Some(volatile) = self.volatile.as_mut() else { return };
-        let Some(met) = volatile.met[loan].take() else { return };
-        if met == volatile.keeper {
-            self.guests[loan].finds_the_drive();
-        }
-        if !self.guests[loan].is_away() {
-            self.report.marks.set(Mark::DriveReplaced);
-            self.unplug_machine(loan);
-        }
+    /// The drive is unplugged, if it still is to be: whether the slot has met the one that there is now.
+    pub(crate) fn unplugs(&mut self, loan: usize) -> Option<bool> {
+        self.met[loan].take().map(|met| met == self.keeper)
     }
 
     /// The guest has nothing of its drive any more: the next one finds the other drive, as the power has left it.
-    pub(crate) fn end_session(&mut self, loan: usize) {
-        let Some(volatile) = &mut self.volatile else { return };
-        volatile.met[loan] = None;
-        let Some(left) = volatile.left[loan].take() else { return };
-        let lent = &mut self.loans[loan];
+    pub(crate) fn end_session(&mut self, stage: &mut Stage<'_>, loan: usize) {
+        self.met[loan] = None;
+        let Some(left) = self.left[loan].take() else { return };
+        let lent = &mut stage.loans[loan];
         let found = (0..).zip(lent.disk.blocks()).map(|(block, bytes)| author(block, bytes));
         if !found.eq(left.iter().copied().map(Some)) {
             let what = format!("loan {loan}: a guest has written to the drive that its own has become");
-            return self.report.fail(names::DURABILITY, what);
+            return stage.report.fail(names::DURABILITY, what);
         }
         lent.shared.tick += 1;
         lent.shared.model.replaced(left, None, lent.shared.tick);

@@ -5,11 +5,12 @@ mod frames;
 
 use std::collections::BTreeMap;
 
-use link::State;
 use link::pair::Channel;
+use link::{State, Tenancy};
 use node::{Card, LoanParts};
 
 use crate::checkers::addresses::Addresses;
+use crate::checkers::excuses::Excuses;
 use crate::checkers::freshness::Freshness;
 use crate::checkers::liveness::Liveness;
 use crate::checkers::names;
@@ -18,11 +19,13 @@ use crate::checkers::ordering::Ordering;
 use crate::checkers::outrun::Outrun;
 use crate::checkers::single_owner::Life;
 use crate::checkers::streams::{StreamId, Streams, committed_truly, granted_truly};
+use crate::guest::SharedMemories;
+use crate::identity::holder_of;
 use crate::loans::Loan;
 use crate::marks::Mark;
 use crate::nodes::Node;
 use crate::report::Report;
-use crate::world::{BORROWER, LENDER};
+use crate::stage::{BORROWER, LENDER};
 pub(crate) use frames::{Before, proof_in};
 
 /// What the checkers look at.
@@ -34,7 +37,7 @@ pub(crate) struct Scene<'a, 'w> {
 }
 
 /// The checkers of what cards say and do.
-pub(crate) struct Watch {
+pub(crate) struct Watch<'w> {
     streams: Streams,
     /// By the name of their streams: the lender's and the borrower's lives that met.
     meetings: BTreeMap<u64, [Option<Life>; 2]>,
@@ -45,6 +48,11 @@ pub(crate) struct Watch {
     ends: Vec<End>,
     /// Rails of those who borrow.
     rails: usize,
+    /// Whether media fail here, so that drivers lose what they keep.
+    has_media: bool,
+    /// The memory of guests, and by loan what may be denied to their functions.
+    memories: SharedMemories<'w>,
+    pub(crate) excuses: Vec<Excuses>,
 }
 
 /// What is known of a node.
@@ -69,6 +77,36 @@ struct LoanEnd {
     flowing: Option<StreamId>,
 }
 
+impl Scene<'_, '_> {
+    /// Another life has a function, or nobody any more. Who gave it back just now may have taken it just before, so
+    /// that nothing was told of that.
+    pub(crate) fn check_take_over(&mut self, loan: usize, tenancy: &Tenancy) {
+        let taker = holder_of(tenancy);
+        if let Some(life) = taker {
+            self.check_taker(loan, tenancy, life);
+        }
+        if !tenancy.is_held {
+            self.loans[loan].take_over.ends();
+            if !self.loans.iter().any(|lent| lent.take_over.is_held()) {
+                self.loans.iter_mut().for_each(|lent| lent.take_over.forget_twins());
+            }
+        }
+    }
+
+    fn check_taker(&mut self, loan: usize, tenancy: &Tenancy, taker: Life) {
+        let is_twin = self.nodes[taker.node].identity.id() == tenancy.node;
+        match self.loans[loan].take_over.changes(self.now, taker) {
+            Ok(Some(former)) if is_twin && self.nodes[former.node].identity.id() == tenancy.node => {
+                self.report.marks.set_if(Mark::TwinTookOver, taker.node != former.node);
+                self.loans[loan].owner.gives_back(former);
+            }
+            Ok(_) => {}
+            Err(what) if is_twin => self.report.fail(names::TAKE_OVER, what),
+            Err(_) => {}
+        }
+    }
+}
+
 /// The stream that `node` sends.
 fn stream_from(node: usize, loan: usize, card: &Card<'_>) -> Option<StreamId> {
     Some(StreamId { loan, is_lenders: node == LENDER, name: card.stream(loan).name()? })
@@ -79,10 +117,16 @@ fn stream_to(node: usize, loan: usize, card: &Card<'_>) -> Option<StreamId> {
     Some(StreamId { is_lenders: node != LENDER, ..stream_from(node, loan, card)? })
 }
 
-impl Watch {
-    /// Looks at so many nodes with so many loans, of which those that borrow have so many rails.
-    pub(crate) fn new(nodes: usize, loans: usize, rails: usize) -> Self {
-        let loans = || (0..loans).map(|_| LoanEnd::default()).collect();
+impl<'w> Watch<'w> {
+    /// Looks at so many nodes with so many loans, of which those that borrow have so many rails, and at the memory of
+    /// guests.
+    pub(crate) fn new(
+        (nodes, count): (usize, usize),
+        rails: usize,
+        has_media: bool,
+        memories: SharedMemories<'w>,
+    ) -> Self {
+        let loans = || (0..count).map(|_| LoanEnd::default()).collect();
         Self {
             streams: Streams::default(),
             meetings: BTreeMap::new(),
@@ -91,6 +135,9 @@ impl Watch {
             addresses: Addresses::default(),
             ends: (0..nodes).map(|_| End { loans: loans(), ..End::default() }).collect(),
             rails,
+            has_media,
+            memories,
+            excuses: (0..count).map(|_| Excuses::default()).collect(),
         }
     }
 
@@ -113,12 +160,12 @@ impl Watch {
     }
 
     /// It has: its streams, and what the ends believe of each other.
-    pub(crate) fn end_step(&mut self, scene: &mut Scene<'_, '_>, node: usize, has_media: bool) {
+    pub(crate) fn end_step(&mut self, scene: &mut Scene<'_, '_>, node: usize) {
         let Some(card) = &scene.nodes[node].card else { return };
         let loans = scene.loans.len();
         (0..loans).for_each(|loan| self.check_streams(scene, node, loan, card));
         if node != LENDER {
-            (0..loans).for_each(|loan| self.watch_driver(scene, node, loan, card, has_media));
+            (0..loans).for_each(|loan| self.watch_driver(scene, node, loan, card));
         }
     }
 
@@ -178,14 +225,7 @@ impl Watch {
     }
 
     /// What a borrower's driver begins, and has done: the model has to know.
-    fn watch_driver(
-        &mut self,
-        scene: &mut Scene<'_, '_>,
-        node: usize,
-        loan: usize,
-        card: &Card<'_>,
-        has_media: bool,
-    ) {
+    fn watch_driver(&mut self, scene: &mut Scene<'_, '_>, node: usize, loan: usize, card: &Card<'_>) {
         let to_present = self.peer_of(node, loan, card) == Some(scene.nodes[LENDER].who());
         let (drive, end) = (card.borrowed(loan), &mut self.ends[node].loans[loan]);
         let is_ready = drive.is_some_and(|drive| drive.driver.is_ready());
@@ -195,7 +235,7 @@ impl Watch {
         }
         let was_ready = core::mem::replace(&mut end.was_ready, is_ready);
         let lent = &mut scene.loans[loan];
-        if let Some(drive) = drive.filter(|_| has_media) {
+        if let Some(drive) = drive.filter(|_| self.has_media) {
             lent.note_lost(drive.driver.counters().lost.get());
         }
         if lent.tenure.holder.is_some_and(|holder| holder != node) {
@@ -265,21 +305,15 @@ impl Watch {
     }
 
     /// Nothing has reached for what it was not granted, and nothing was completed that nobody asked for. What was given
-    /// up after a completion time-out may still arrive where nothing is any more. `excused` of what was denied to a
-    /// loan's function was right when it was made.
-    pub(crate) fn check_strays(
-        &mut self,
-        scene: &mut Scene<'_, '_>,
-        node: usize,
-        loan: usize,
-        excused: impl FnOnce(u64, &mut Report) -> u64,
-    ) {
+    /// up after a completion time-out may still arrive where nothing is any more.
+    pub(crate) fn check_strays(&mut self, scene: &mut Scene<'_, '_>, node: usize, loan: usize) {
         let this = &scene.nodes[node];
         let Some(LoanParts { cells, .. }) = this.ledger().loan(loan, 0) else { return };
-        let (edge, lent) = (&cells.edge, &mut scene.loans[loan]);
+        let (edge, denied) = (&cells.edge, cells.edge.denied_accesses.get());
+        let excused = if node == BORROWER { self.excuse(scene, loan, denied) } else { 0 };
+        let denied = denied.saturating_sub(excused);
+        let lent = &mut scene.loans[loan];
         lent.timed_out |= edge.completion_timeouts.get() > 0;
-        let denied = edge.denied_accesses.get();
-        let denied = denied.saturating_sub(excused(denied, scene.report));
         let denied = self.ends[node].loans[loan].outrun.strays(denied);
         let denied = if lent.timed_out { 0 } else { denied };
         let strays = [denied, edge.unexpected_completions.get(), edge.malformed_tlps.get()];
@@ -295,6 +329,17 @@ impl Watch {
                 format!("node {node}, loan {loan}: malformed, beyond credit, without room: {broken:?}");
             scene.report.fail(names::STRAYS, what);
         }
+    }
+
+    /// How many of so many accesses of a guest's function were right when they were made, though they were denied.
+    fn excuse(&mut self, scene: &mut Scene<'_, '_>, loan: usize, denied: u64) -> u64 {
+        let Some(memories) = &self.memories else { return 0 };
+        if let Some(what) = memories.strayed(loan) {
+            let what = format!("loan {loan}: {what} were written, which their guest had taken back");
+            scene.report.fail(names::STRAYS, what);
+        }
+        let slot = scene.nodes[BORROWER].card.as_ref().and_then(|card| card.slot(loan));
+        slot.map_or(0, |slot| self.excuses[loan].excuse(slot, denied))
     }
 
     /// Before each event: nobody has kept still for too long.

@@ -4,6 +4,7 @@
 
 pub(crate) mod addresses;
 pub(crate) mod disk_model;
+pub(crate) mod excuses;
 pub(crate) mod freshness;
 pub(crate) mod liveness;
 pub(crate) mod nonces;

@@ -1,12 +1,16 @@
 //! The memory of guests.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use base::ledger::Hook;
 use node::{DescriptorId, GuestMemory};
 
 use super::RAM_BYTES;
 use crate::death::Switch;
+
+/// In a world with guests, their memory.
+pub(crate) type SharedMemories<'w> = Option<Rc<Memories<'w>>>;
 
 /// The memory of all guests of the borrower: by loan, its bytes and the descriptor that is open for them.
 pub(crate) struct Memories<'w> {

@@ -10,7 +10,7 @@ use crate::checkers::single_owner::Life;
 use crate::client::{Finding, Shared};
 use crate::disk::pattern;
 use crate::media::{Asks, Failure};
-use crate::world::BORROWER;
+use crate::stage::BORROWER;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {

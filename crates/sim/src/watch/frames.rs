@@ -13,7 +13,7 @@ use crate::marks::Mark;
 use crate::network::{Frame, Network};
 use crate::nodes::Node;
 use crate::spoof::Spoofer;
-use crate::world::{BORROWER, LENDER};
+use crate::stage::{BORROWER, LENDER};
 
 /// The place of the peer that a sealed frame of this card is for.
 fn place_of(card: &Card<'_>, header: &Header) -> Option<usize> {
@@ -103,7 +103,7 @@ pub(crate) fn proof_in(node: &Node<'_>, loans: &[Loan<'_>], frame: &[u8]) -> Opt
     loans.first()?.take_over.newest(packets)
 }
 
-impl Watch {
+impl Watch<'_> {
     /// A frame leaves.
     pub(crate) fn frame_leaves(&mut self, scene: &mut Scene<'_, '_>, node: usize, frame: &[u8]) {
         let (now, this) = (scene.now, &scene.nodes[node]);

@@ -1,0 +1,320 @@
+//! Lives of cards and of nodes: what is about all parts of a world. A card is served until it has nothing more to say,
+//! the next one begins, a node begins anew, and faults and rivals do what they plan.
+
+use link::Tenancy;
+use node::agent::Effect;
+use node::{Card, CardEvent};
+
+use crate::contest::{Contest, Move};
+use crate::faults::Fault;
+use crate::marks::Mark;
+use crate::slot::Guests;
+use crate::stage::{BORROWER, Event, LENDER, RIVAL};
+use crate::world::World;
+
+impl World<'_> {
+    /// Events, frames, media and edges, until the card has nothing more to say.
+    pub(crate) fn service(&mut self, node: usize) {
+        self.serve_events(node);
+        let (stage, identity) = (&mut self.stage, &mut self.identity);
+        if node == LENDER {
+            self.disks.serve_records(stage);
+        }
+        self.traffic.transmit(stage, identity, node);
+        for loan in 0..stage.loans.len() {
+            if node == LENDER {
+                self.disks.serve(stage);
+            } else {
+                self.clients.serve(stage, &self.disks, node, loan);
+            }
+            if let Some(guests) = self.guests.as_mut().filter(|_| node == BORROWER) {
+                guests.serve(stage, &self.disks, loan);
+            }
+        }
+        self.traffic.transmit(stage, identity, node);
+        let due = stage.nodes[node].card.as_ref().and_then(Card::poll_timeout);
+        if let Some(at) = due {
+            stage.wake_at(node, at.as_nanos());
+        }
+    }
+
+    /// What a card tells its agent, which keeps who uses what, whatever becomes of cards and ledgers.
+    fn serve_events(&mut self, node: usize) {
+        let stage = &mut self.stage;
+        while let Some(event) = stage.nodes[node].card.as_mut().and_then(Card::poll_event) {
+            match event {
+                CardEvent::Tenant(loan, tenancy) => stage.tenant_changes(loan, tenancy),
+                CardEvent::Located(holder) => {
+                    stage.tell_agent(node, |agent, now| agent.handle_located(now, holder));
+                }
+                CardEvent::Overtaken(loan) => {
+                    let (lent, who) = (&mut stage.loans[loan], stage.nodes[node].who());
+                    let is_served = |since| self.clients.are_served(node, loan, since);
+                    if lent.is_overtaken(who, is_served, &mut stage.report) {
+                        stage.report.log.event(stage.clock.now, Some(node), "overtaken", loan as u64, 0);
+                    }
+                }
+                CardEvent::Joined(_, peer, incarnation) => {
+                    let memory = self.traffic.memory().into_iter();
+                    memory.for_each(|memory| memory.met(stage, node, (peer, incarnation)));
+                }
+                CardEvent::Left(_) => {
+                    self.traffic.memory().into_iter().for_each(|memory| memory.left(stage, node));
+                }
+                CardEvent::Closed { loan, has_lost } if node != LENDER => {
+                    stage.given_back(node, loan, has_lost);
+                }
+                CardEvent::MediaFault(drive) => self.disks.report_loss(stage, drive),
+                CardEvent::Refused(loan, refusal) if node != LENDER => stage.refused(node, loan, refusal),
+                // Nothing is withdrawn here.
+                CardEvent::Withdrawn(_)
+                | CardEvent::Ready(_)
+                | CardEvent::Refused(..)
+                | CardEvent::Met(..)
+                | CardEvent::Unusable(..)
+                | CardEvent::Closed { .. } => {}
+            }
+        }
+    }
+
+    /// What an agent wanted done is, if it still lives.
+    pub(crate) fn performed(&mut self, node: usize, life: u64, effect: &Effect) {
+        if self.stage.nodes[node].life != life || self.stage.nodes[node].is_away {
+            return;
+        }
+        match effect {
+            Effect::Start { .. } => self.start_card(node),
+            Effect::Drain { .. } => {
+                // Mostly that was long enough.
+                if self.stage.random.chance(700) {
+                    self.disks.drain(&mut self.stage);
+                }
+                self.stage.disks_had_time(node);
+            }
+            Effect::StoreTenancy { loan, tenancy } => self.store_tenancy(*loan, *tenancy),
+            Effect::StoreHolder(holder) => {
+                self.stage.nodes[node].keep_holder(self.stage.clock.instant(), *holder);
+                self.stage.drive_agent(node);
+            }
+            // The others take no time.
+            _ => {}
+        }
+    }
+
+    /// The state folder has it, or could not be written.
+    fn store_tenancy(&mut self, loan: usize, tenancy: Tenancy) {
+        let stage = &mut self.stage;
+        let fails = !stage.is_calm() && stage.random.chance(30);
+        stage.report.marks.set_if(Mark::TenancyUnsaved, fails);
+        let former = if fails { None } else { stage.change_tenant(loan, tenancy) };
+        if let Some(former) = former {
+            // What its clients wait for has happened by now, or not before the next one is served.
+            self.clients.abandon_writes(loan, former, &mut stage.loans[loan].shared);
+        }
+        let result = if fails { Err("no space".to_owned()) } else { Ok(()) };
+        stage.tell_agent(LENDER, |agent, now| agent.handle_tenancy_stored(now, loan, result));
+        if let Some(node) = stage.nodes[LENDER].with_card() {
+            self.service(node);
+        }
+    }
+
+    /// The next card of a node begins.
+    fn start_card(&mut self, node: usize) {
+        if !self.stage.may_start(node) {
+            return;
+        }
+        let mut drives = Vec::new();
+        if node == LENDER {
+            self.disks.card_begins();
+            drives = self.stage.terms.drives(&self.stage.loans);
+        }
+        for (drive, config) in drives.iter_mut().enumerate() {
+            self.disks.configure(drive, config);
+            self.guests.iter().for_each(|guests| guests.configure(drive, config));
+        }
+        let config = self.stage.card_config(node, drives);
+        let Some(card) = self.stage.make_card(node, config) else { return };
+        self.stage.card_began(node, card);
+        self.serve_events(node);
+        self.faults.arm(self.stage.nodes[node].switch);
+        if self.tell_card(node) && self.stage.let_time_pass(node).is_some() {
+            self.service(node);
+        }
+    }
+
+    /// A new card hears what its agent knows: false if it dies of what it hears of its media.
+    fn tell_card(&mut self, node: usize) -> bool {
+        let stage = &mut self.stage;
+        if node == LENDER && !self.disks.tell_losses(stage) {
+            return false;
+        }
+        self.traffic.memory().into_iter().for_each(|memory| memory.card_began(stage, node));
+        for loan in 0..stage.loans.len() {
+            if node != LENDER {
+                self.clients.tell(stage, node, loan);
+            }
+            let guests = self.guests.iter().filter(|_| node == BORROWER);
+            guests.for_each(|guests| guests.tell(stage, loan));
+        }
+        stage.drive_agent(node);
+        true
+    }
+
+    /// A node loses its ledger with its program, or its machine loses its power: another life begins.
+    fn begin_anew(&mut self, node: usize, loses_power: bool) {
+        let stage = &mut self.stage;
+        stage.end_life(node);
+        if node == LENDER && !loses_power {
+            // Requests under way hold the image's lock, and the next program opens it when they have ended.
+            self.disks.drain(stage);
+        }
+        self.traffic.memory().into_iter().for_each(|memory| memory.part(stage, Some(node)));
+        self.identity.iter_mut().for_each(|identity| identity.tamper_with_folder(stage, node));
+        if node == LENDER {
+            self.disks.lender_begins(stage);
+        } else {
+            let guests = self.guests.iter_mut().filter(|_| node == BORROWER);
+            guests.for_each(|guests| guests.lose_node(stage));
+            self.clients.lose_node(stage, node);
+        }
+        stage.begin_life(node);
+    }
+
+    /// One fault, and the next one's date; or the end of all.
+    pub(crate) fn fault(&mut self) {
+        let stage = &mut self.stage;
+        if self.traffic.siege.keeps_out(stage) {
+            return stage.clock.after(1_000_000, Event::Fault);
+        }
+        let (now, progress) = (self.stage.clock.now, self.progress());
+        let waits = self.contest.as_ref().is_some_and(|contest| contest.is_waiting(now));
+        if !waits && self.faults.are_over(now, progress) {
+            return self.calm();
+        }
+        let fault = self.faults.next();
+        self.commit_fault(fault);
+        self.stage.clock.after(self.faults.pause(waits), Event::Fault);
+    }
+
+    fn commit_fault(&mut self, fault: Fault) {
+        let (stage, faults, traffic) = (&mut self.stage, &mut self.faults, &mut self.traffic);
+        let mut any_borrower = || self.contest.as_mut().map_or(BORROWER, Contest::any_borrower);
+        match fault {
+            Fault::KillLender => faults.kill(stage, LENDER),
+            Fault::KillBorrower => faults.kill(stage, any_borrower()),
+            Fault::KillBoth => {
+                faults.kill(stage, LENDER);
+                faults.kill(stage, any_borrower());
+            }
+            Fault::Manners => traffic.network.change(),
+            Fault::Cut => faults.cut(stage, traffic),
+            Fault::Inject { forged } => traffic.inject(stage, &mut faults.random, forged),
+            Fault::Leave => {
+                let loan = faults.random.index(stage.loans.len());
+                let node = any_borrower();
+                if let Some(node) = self.clients.leave(stage, &mut faults.random, (node, loan)) {
+                    self.service(node);
+                }
+            }
+            Fault::Part => traffic.memory().into_iter().for_each(|memory| memory.part(stage, None)),
+            Fault::Reboot => self.reboot(),
+        }
+    }
+
+    /// A node loses its ledger, its sockets, and what its disks had not written.
+    fn reboot(&mut self) {
+        if !self.faults.may_reboot() || self.disks.alter_images(&mut self.stage) {
+            return;
+        }
+        let node = self.faults.reboots();
+        if self.stage.nodes[node].is_away {
+            return;
+        }
+        if node == LENDER {
+            self.reboot_lender();
+        } else {
+            self.begin_anew(node, false);
+            self.stage.report.marks.set(Mark::BorrowerReboot);
+        }
+    }
+
+    /// The lender's program, or the machine.
+    fn reboot_lender(&mut self) {
+        let is_machine = self.disks.loses_power() && self.guests.as_mut().is_none_or(Guests::loses_power);
+        self.begin_anew(LENDER, is_machine);
+        let stage = &mut self.stage;
+        stage.report.marks.set(Mark::LenderReboot);
+        if is_machine {
+            self.disks.power_failed(stage);
+            self.guests.iter_mut().for_each(|guests| guests.power_failed(stage));
+        }
+        self.guests.iter_mut().for_each(Guests::lender_rebooted);
+        self.disks.program_ended(stage);
+    }
+
+    /// The lender's machine goes off, or its program only, and on again.
+    pub(crate) fn switch_off(&mut self) {
+        if !self.stage.is_calm() && !self.stage.nodes[LENDER].is_away {
+            self.reboot_lender();
+        }
+    }
+
+    /// What the borrowers do next.
+    pub(crate) fn contest(&mut self) {
+        let Some(contest) = &mut self.contest else { return };
+        if self.stage.is_calm() {
+            for node in [BORROWER, RIVAL] {
+                let next = Contest::settle(&self.stage, &self.clients, node);
+                next.into_iter().for_each(|next| self.make_move(next));
+            }
+            return self.stage.clock.after(20_000_000, Event::Contest);
+        }
+        let after = contest.pause();
+        let next = contest.next_move(&self.stage, &self.clients);
+        next.into_iter().for_each(|next| self.make_move(next));
+        self.stage.clock.after(after, Event::Contest);
+    }
+
+    pub(crate) fn make_move(&mut self, next: Move) {
+        let stage = &mut self.stage;
+        match next {
+            Move::Leave(node) => {
+                if let Some(node) = stage.give_everything_back(node) {
+                    self.service(node);
+                }
+            }
+            Move::Die(node, lasts) => self.kill_program(node, lasts),
+            Move::Part(node, lasts) => {
+                let contest = self.contest.iter_mut();
+                contest.for_each(|contest| contest.isolate(stage, &mut self.traffic, node, lasts));
+            }
+            Move::Return(node) => {
+                if core::mem::take(&mut stage.nodes[node].is_away) {
+                    stage.schedule_agent(node, stage.clock.now);
+                    self.clients.come_back(stage, node);
+                }
+            }
+            Move::RestartLender => self.begin_anew(LENDER, false),
+        }
+    }
+
+    /// A node that gives back what it has is done with that, or takes too long.
+    pub(crate) fn end_program(&mut self, node: usize, life: u64) {
+        if self.stage.nodes[node].life == life {
+            let lasts = self.contest.as_mut().map_or(0, Contest::absence);
+            self.kill_program(node, lasts);
+        }
+    }
+
+    /// A node's program ends, with whatever it has, and is started again after `lasts`, or never.
+    fn kill_program(&mut self, node: usize, lasts: u64) {
+        let this = &mut self.stage.nodes[node];
+        if core::mem::replace(&mut this.is_away, true) {
+            return;
+        }
+        self.stage.report.log.event(self.stage.clock.now, Some(node), "gone", this.life, lasts);
+        self.begin_anew(node, false);
+        let (stage, clients) = (&mut self.stage, &mut self.clients);
+        self.contest.iter_mut().for_each(|contest| contest.was_killed(stage, clients, node, lasts));
+    }
+}
