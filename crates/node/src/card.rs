@@ -139,7 +139,7 @@ pub enum Egress {
 pub trait FrameBuffers {
     /// Memory for the largest frame that goes this way. It is written only. Where there is none, the frame is lost: it
     /// is built elsewhere, and comes again when the time for its acknowledgement has passed.
-    fn of(&mut self, way: Egress) -> &mut [u8];
+    fn of(&mut self, egress: Egress) -> &mut [u8];
 }
 
 impl FrameBuffers for [u8] {
@@ -173,7 +173,7 @@ fn name_of(loan: &LoanConfig) -> Option<(Option<[u8; KEY_BYTES]>, FunctionId)> {
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
     /// Which way.
-    pub way: Egress,
+    pub egress: Egress,
     /// Where to, on a rail.
     pub to: Option<Address>,
     /// Bytes of the frame.

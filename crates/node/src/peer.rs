@@ -27,8 +27,8 @@ pub(crate) fn channel_index(place: usize) -> ChannelIndex {
     ChannelIndex(place as u32 + 1)
 }
 
-/// The way that `path` of the channel with the peer in this place stands for.
-fn way(path: PathId, place: usize) -> Egress {
+/// What `path` of the channel with the peer in this place stands for.
+fn egress_of(path: PathId, place: usize) -> Egress {
     path.rails().map_or(Egress::Shm(place), |(own, _)| Egress::Rail(own))
 }
 
@@ -40,7 +40,7 @@ struct PeerBuffers<'r, R: ?Sized> {
 
 impl<R: FrameBuffers + ?Sized> FrameBuffer for PeerBuffers<'_, R> {
     fn of(&mut self, path: PathId) -> &mut [u8] {
-        self.buffers.of(way(path, self.place))
+        self.buffers.of(egress_of(path, self.place))
     }
 }
 
@@ -468,7 +468,7 @@ impl<'m> Peer<'m> {
         if let Some(copy) = self.callers.next_copy() {
             let len = copy.bytes.len();
             room.of(copy.path)[..len].copy_from_slice(&copy.bytes);
-            return Some(Outgoing { way: way(copy.path, place), to: Some(copy.to), len });
+            return Some(Outgoing { egress: egress_of(copy.path, place), to: Some(copy.to), len });
         }
         // What goes to a peer whose address is not known is dropped, as a network would.
         loop {
@@ -476,9 +476,9 @@ impl<'m> Peer<'m> {
                 self.may_transmit = false;
                 return None;
             };
-            let way = way(frame.path, place);
-            if let Egress::Shm(_) = way {
-                return Some(Outgoing { way, to: None, len: frame.len });
+            let egress = egress_of(frame.path, place);
+            if let Egress::Shm(_) = egress {
+                return Some(Outgoing { egress, to: None, len: frame.len });
             }
             let bytes = &room.of(frame.path)[..frame.len];
             let to = match frame.answers {
@@ -488,7 +488,7 @@ impl<'m> Peer<'m> {
             };
             let to = to.and_then(Address::known);
             if to.is_some() {
-                return Some(Outgoing { way, to, len: frame.len });
+                return Some(Outgoing { egress, to, len: frame.len });
             }
         }
     }

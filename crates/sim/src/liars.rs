@@ -236,13 +236,13 @@ impl<'w> World<'w> {
             let mut frame = self.buffer[..sent.len].to_vec();
             let lied = self.seats[node].card.stream_id(LIED);
             let is_lied = Header::parse(&frame).is_ok_and(|header| lied == Some(header.stream));
-            if lies && sent.way == Egress::Shm(PEER) && is_lied && dice.chance(400) {
+            if lies && sent.egress == Egress::Shm(PEER) && is_lied && dice.chance(400) {
                 let told = told(&self.seats[1 - node].card, self.liar, dice);
                 twist::twist(dice, &told, twist::Extent::Stream, &mut frame);
                 self.lies.told += 1;
             }
             let other = &mut self.seats[1 - node];
-            match sent.way {
+            match sent.egress {
                 Egress::Rail(rail) => other.card.handle_frame(now, rail, seat::address(node), &mut frame),
                 Egress::Shm(_) => other.card.handle_shm_frame(now, PEER, &mut frame),
             }

@@ -48,7 +48,7 @@ pub(crate) fn first_messages(
         let now = now + HANDSHAKE_RETRY_MAX * attempt;
         card.handle_timeout(now);
         while let Some(sent) = card.poll_transmit(now, &mut buffer) {
-            let (Egress::Rail(rail), Some(to)) = (sent.way, sent.to) else { continue };
+            let (Egress::Rail(rail), Some(to)) = (sent.egress, sent.to) else { continue };
             frames.push(Frame {
                 to: LENDER,
                 rail: rail.get(),

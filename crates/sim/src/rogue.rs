@@ -324,7 +324,7 @@ impl<'w> World<'w> {
                 return if lies { self.make_up(dice) } else { Ok(()) };
             };
             let mut frame = self.buffer[..sent.len].to_vec();
-            match sent.way {
+            match sent.egress {
                 Egress::Rail(rail) => {
                     let to = sent.to.map_or(0, |to| usize::from(to.0[0])) - 1;
                     self.seats[to].card.handle_frame(now, rail, seat::address(node), &mut frame);

@@ -51,7 +51,9 @@ impl Traffic {
             let now = stage.clock.instant();
             let Some(card) = stage.nodes[node].card.as_mut() else { break };
             match survive(|| card.poll_transmit(now, &mut buffer)) {
-                Ok(Some(sent)) => self.send(stage, identity, (node, sent.way, sent.to), &buffer[..sent.len]),
+                Ok(Some(sent)) => {
+                    self.send(stage, identity, (node, sent.egress, sent.to), &buffer[..sent.len])
+                }
                 Ok(None) => break,
                 Err(end) => {
                     stage.end_card(node, end);
@@ -66,12 +68,14 @@ impl Traffic {
         &mut self,
         stage: &mut Stage<'_>,
         identity: &mut Option<Identity>,
-        (node, way, to): (usize, Egress, Option<Address>),
+        (node, egress, to): (usize, Egress, Option<Address>),
         bytes: &[u8],
     ) {
         let (watch, mut scene) = stage.scene();
         watch.frame_leaves(&mut scene, node, bytes);
-        let (Egress::Rail(rail), Some(to)) = (way, to) else { return self.write_memory(stage, node, bytes) };
+        let (Egress::Rail(rail), Some(to)) = (egress, to) else {
+            return self.write_memory(stage, node, bytes);
+        };
         let rail = rail.get();
         if node == LENDER {
             if Header::parse(bytes).is_ok_and(|header| header.kind == Kind::Response) {

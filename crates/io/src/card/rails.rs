@@ -56,8 +56,8 @@ struct Outbound<'a> {
 }
 
 impl FrameBuffers for Outbound<'_> {
-    fn of(&mut self, way: Egress) -> &mut [u8] {
-        match way {
+    fn of(&mut self, egress: Egress) -> &mut [u8] {
+        match egress {
             Egress::Rail(_) => self.buffer,
             Egress::Shm(peer) => self.shm.room(peer),
         }
@@ -170,7 +170,7 @@ impl<'m> Rails<'m> {
         {
             let mut outbound = Outbound { buffer: &mut self.buffer[used..], shm };
             let Some(outgoing) = card.poll_transmit(now, &mut outbound) else { break };
-            match (outgoing.way, outgoing.to.map(RailAddress::try_from)) {
+            match (outgoing.egress, outgoing.to.map(RailAddress::try_from)) {
                 (Egress::Shm(peer), _) => {
                     shm.publish(peer, outgoing.len);
                     through_memory += 1;

@@ -448,9 +448,9 @@ impl<'m> Card<'m> {
         buffers: &mut (impl FrameBuffers + ?Sized),
     ) -> Option<Outgoing> {
         if let Some(reply) = self.replies.pop_front() {
-            let (way, len) = (Egress::Rail(reply.rail), reply.bytes.len());
-            buffers.of(way)[..len].copy_from_slice(&reply.bytes);
-            return Some(Outgoing { way, to: Some(reply.to), len });
+            let (egress, len) = (Egress::Rail(reply.rail), reply.bytes.len());
+            buffers.of(egress)[..len].copy_from_slice(&reply.bytes);
+            return Some(Outgoing { egress, to: Some(reply.to), len });
         }
         self.now = now;
         let count = self.peers.len();

@@ -79,8 +79,8 @@ struct Paths {
 }
 
 impl FrameBuffers for Paths {
-    fn of(&mut self, way: Egress) -> &mut [u8] {
-        if let Egress::Shm(_) = way {
+    fn of(&mut self, egress: Egress) -> &mut [u8] {
+        if let Egress::Shm(_) = egress {
             self.scrapped.set(self.scrapped.get() + u32::from(!self.has_room));
         }
         &mut self.buffer
@@ -171,8 +171,8 @@ impl<'m> End<'m> {
 
     /// Everything that is due now; returns the frames that arrive.
     fn turn(&mut self, now: Instant) -> Vec<(Egress, Vec<u8>)> {
-        for (way, mut frame) in self.incoming.drain(..) {
-            match way {
+        for (egress, mut frame) in self.incoming.drain(..) {
+            match egress {
                 Egress::Rail(_) => {
                     let rail =
                         Header::parse(&frame).map_or(RailId::default(), |header| header.destination.rail);
@@ -199,12 +199,12 @@ impl<'m> End<'m> {
         }
         let mut sent = Vec::new();
         while let Some(outgoing) = self.card.poll_transmit(now, &mut self.buffers) {
-            let arrives = match outgoing.way {
+            let arrives = match outgoing.egress {
                 Egress::Rail(_) => true,
                 Egress::Shm(_) => self.buffers.has_room,
             };
             if arrives {
-                sent.push((outgoing.way, self.buffers.buffer[..outgoing.len].to_vec()));
+                sent.push((outgoing.egress, self.buffers.buffer[..outgoing.len].to_vec()));
             }
         }
         if let Some(loan) = self.card.loans.get(0) {
@@ -426,7 +426,7 @@ fn memory_without_room_is_tried_again_and_stops_nothing() {
         for end in &mut ends {
             end.card.set_shm(now, 0, true);
             let asks = end.card.poll_transmit(now, &mut end.buffers);
-            assert!(asks.is_some_and(|asks| asks.way == Egress::Shm(0)), "at once; this frame gets lost");
+            assert!(asks.is_some_and(|asks| asks.egress == Egress::Shm(0)), "at once; this frame gets lost");
         }
         assert!(run(&mut now, &mut ends, short, is_shared));
         for (end, full) in ends.iter_mut().zip(full) {
@@ -655,8 +655,8 @@ impl Mimicked<'_> {
             *now += TICK;
             let [lender, borrower] = &mut self.ends;
             let sent = borrower.turn(*now);
-            for (way, frame) in sent {
-                let Egress::Rail(rail) = way else { continue };
+            for (egress, frame) in sent {
+                let Egress::Rail(rail) = egress else { continue };
                 let is_sealed = link::frame::Header::parse(&frame).unwrap().kind == link::frame::Kind::Sealed;
                 if mimics && is_sealed {
                     self.bytes[0] += frame.len();
@@ -672,7 +672,7 @@ impl Mimicked<'_> {
                 if outgoing.to == Some(self.home) {
                     self.at_home += outgoing.len;
                     let frame = lender.buffers.buffer[..outgoing.len].to_vec();
-                    borrower.incoming.push_back((outgoing.way, frame));
+                    borrower.incoming.push_back((outgoing.egress, frame));
                 } else if outgoing.to == Some(self.stranger) {
                     self.bytes[1] += outgoing.len;
                 }

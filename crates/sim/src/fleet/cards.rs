@@ -149,7 +149,7 @@ impl<'w> World<'w> {
                     break;
                 }
             };
-            let (Egress::Rail(rail), Some(to)) = (outgoing.way, outgoing.to) else { continue };
+            let (Egress::Rail(rail), Some(to)) = (outgoing.egress, outgoing.to) else { continue };
             let sent = self.network.send((node, rail), to, &buffer[..outgoing.len]);
             for (after, arrival) in sent {
                 self.clock.after(after, Event::Arrival(arrival));

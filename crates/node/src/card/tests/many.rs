@@ -89,12 +89,12 @@ fn run_three(
 
 /// What an end has sent: the borrowers have only the lender to speak to, and know what is for them.
 fn deliver(ends: &mut [End<'_>; 3], from: usize, sent: Vec<(Egress, Vec<u8>)>) {
-    for (way, frame) in sent {
+    for (egress, frame) in sent {
         let to = Header::parse(&frame).unwrap().destination.domain.0 as usize;
         match (from, to) {
-            (0, 2 | 3) => ends[to - 1].incoming.push_back((way, frame)),
-            (0, _) => ends[1..].iter_mut().for_each(|end| end.incoming.push_back((way, frame.clone()))),
-            _ => ends[0].incoming.push_back((way, frame)),
+            (0, 2 | 3) => ends[to - 1].incoming.push_back((egress, frame)),
+            (0, _) => ends[1..].iter_mut().for_each(|end| end.incoming.push_back((egress, frame.clone()))),
+            _ => ends[0].incoming.push_back((egress, frame)),
         }
     }
 }

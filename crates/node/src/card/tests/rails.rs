@@ -95,7 +95,7 @@ fn rails_come_to_a_card_that_runs_and_leave_it() {
         read(&mut now, &mut ends, |_, _| true);
         let has = |rail: RailId| ids.contains(&rail.index());
         let sent = ends[end].turn(now);
-        assert!(sent.iter().all(|(way, _)| matches!(way, Egress::Rail(rail) if has(*rail))), "{ids:?}");
+        assert!(sent.iter().all(|(egress, _)| matches!(egress, Egress::Rail(rail) if has(*rail))), "{ids:?}");
     }
     assert_eq!((denied(&ends[0]), denied(&ends[1])), (0, 0));
     let met = |end: &End<'_>| end.card.channel_of(0).unwrap().stats().handshakes.get();
