@@ -75,7 +75,7 @@ impl Stage<'_> {
                 return self.nodes[node].raise_incarnation(loan, seen);
             }
             Effect::TellIncarnation { loan, incarnation } => {
-                self.report.log.event(self.clock.now, Some(node), "raised", loan as u64, incarnation);
+                self.log(Some(node), "raised", loan as u64, incarnation);
                 self.act(node, |card, now| card.raise_incarnation(now, loan, Incarnation(incarnation)));
                 return;
             }
@@ -111,7 +111,7 @@ impl Stage<'_> {
             let what = format!("node {node} has given loan {loan} back unasked");
             return self.report.fail(names::ASSERTION, what);
         }
-        self.report.log.event(self.clock.now, Some(node), "back", loan as u64, has_lost.into());
+        self.log(Some(node), "back", loan as u64, has_lost.into());
         self.nodes[node].gives_back[loan] = false;
         if self.loans[loan].tenure.holder == Some(node) {
             self.loans[loan].shared.model.given_back();
@@ -132,7 +132,7 @@ impl Stage<'_> {
 
     /// The state folder has who has a loan: which life has lost it by that.
     pub(crate) fn change_tenant(&mut self, loan: usize, tenancy: Tenancy) -> Option<Life> {
-        self.report.log.event(self.clock.now, Some(LENDER), "tenant", loan as u64, tenancy.number);
+        self.log(Some(LENDER), "tenant", loan as u64, tenancy.number);
         let (holder, lent) = (borrower_of(&tenancy, self.nodes.len()), &mut self.loans[loan]);
         let former = lent.tenure.changes(tenancy, holder, lent.shared.tick)?;
         self.report.marks.set(Mark::TenantChanged);
@@ -147,7 +147,7 @@ impl Stage<'_> {
     pub(crate) fn begin_life(&mut self, node: usize) {
         self.nodes[node].begin_life(self.arena, self.clock.instant());
         self.watch.life_began(node);
-        self.report.log.event(self.clock.now, Some(node), "boot", self.nodes[node].incarnation, 0);
+        self.log(Some(node), "boot", self.nodes[node].incarnation, 0);
         self.schedule_agent(node, self.clock.now);
     }
 
@@ -160,7 +160,7 @@ impl Stage<'_> {
         this.agent.handle_shut_down();
         this.gives_back = vec![true; self.loans.len()];
         let life = this.who();
-        self.report.log.event(self.clock.now, Some(node), "leave", 0, 0);
+        self.log(Some(node), "leave", 0, 0);
         self.loans.iter_mut().for_each(|lent| lent.owner.gives_back(life));
         self.clock.after(GIVE_BACK, Event::Gone(node, life.number));
         self.drive_agent(node);

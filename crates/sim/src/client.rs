@@ -1,5 +1,6 @@
 //! An NBD client: real bytes, several requests at a time, and a judgement of every answer.
 
+mod request;
 mod shared;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use spec::nbd::{
 };
 use zerocopy::IntoBytes;
 
+pub(crate) use self::request::{Kind, Request};
 pub(crate) use self::shared::{Excuse, Orphan, Shared};
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
@@ -41,15 +43,10 @@ enum Phase {
     Leaving,
 }
 
-/// A request without an answer.
+/// A request, and the data of a read as far as it has come in chunks.
 #[derive(Clone, Debug)]
 struct Asked {
-    command: Command,
-    fua: bool,
-    first: u64,
-    blocks: u64,
-    start: u64,
-    /// The data of a read, as far as it has come in chunks.
+    what: Request,
     data: Vec<u8>,
 }
 
@@ -140,29 +137,15 @@ impl Client {
         self.phase = Phase::Away;
         self.outbox.clear();
         self.inbox.clear();
-        for (request, asked) in core::mem::take(&mut self.asked) {
+        for (_, asked) in core::mem::take(&mut self.asked) {
             self.ended += 1;
-            let blocks = asked.first..asked.first + asked.blocks;
-            match asked.command {
-                Command::READ => shared.model.read_abandoned(asked.start),
-                Command::FLUSH => {}
-                _ => {
-                    shared.model.write_abandoned(request, blocks.clone());
-                    shared.orphans.push(Orphan { request, blocks, who });
-                }
-            }
+            asked.what.abandon(shared, who);
         }
     }
 
     /// Another borrower has the drive: what is under way happens before that one is served, or never.
     pub(crate) fn abandon_writes(&self, shared: &mut Shared, who: Life) {
-        for (&request, asked) in &self.asked {
-            if !matches!(asked.command, Command::READ | Command::FLUSH) {
-                let blocks = asked.first..asked.first + asked.blocks;
-                shared.model.write_abandoned(request, blocks.clone());
-                shared.orphans.push(Orphan { request, blocks, who });
-            }
-        }
+        self.asked.values().for_each(|asked| asked.what.abandon_write(shared, who));
     }
 
     /// It wants nothing any more.
@@ -191,36 +174,31 @@ impl Client {
         shared.tick += 1;
         shared.begin_request(who);
         let (request, start) = (shared.requests, shared.tick);
-        let command = match self.random.below(100) {
-            0..45 => Command::READ,
-            45..86 => Command::WRITE,
-            86..92 => Command::FLUSH,
-            92..96 => Command::TRIM,
-            _ => Command::WRITE_ZEROES,
+        let kind = match self.random.below(100) {
+            0..45 => Kind::Read,
+            45..86 => Kind::Write,
+            86..92 => Kind::Flush,
+            92..96 => Kind::Trim,
+            _ => Kind::Zeroes,
         };
-        let command = if self.only_reads { Command::READ } else { command };
-        let (first, blocks) = if command == Command::FLUSH { (0, 0) } else { self.place() };
-        let fua = matches!(command, Command::WRITE | Command::WRITE_ZEROES | Command::TRIM)
-            && self.random.chance(150);
-        let start_byte = if command == Command::FLUSH { 0 } else { self.base + first * self.drive.block };
-        let length = blocks * self.drive.block;
+        let kind = if self.only_reads { Kind::Read } else { kind };
+        let (first, count) = if kind == Kind::Flush { (0, 0) } else { self.place() };
+        let fua = !matches!(kind, Kind::Read | Kind::Flush) && self.random.chance(150);
+        let start_byte = if kind == Kind::Flush { 0 } else { self.base + first * self.drive.block };
+        let length = count * self.drive.block;
         let flags = CommandFlags(0).with_fua(fua);
-        let header = RequestHeader::new(command, flags, request, start_byte, length as u32);
+        let header = RequestHeader::new(command(kind), flags, request, start_byte, length as u32);
         self.outbox.extend_from_slice(header.as_bytes());
-        match command {
-            Command::READ => shared.model.read_started(start),
-            Command::FLUSH => {}
-            Command::WRITE => {
-                shared.model.write_started(request, request, first..first + blocks, start);
-                let mut block = vec![0; self.drive.block as usize];
-                for lba in first..first + blocks {
-                    pattern(request, lba, &mut block);
-                    self.outbox.extend_from_slice(&block);
-                }
+        let what = Request { id: request, kind, fua, first, count, start };
+        what.begin(shared);
+        if kind == Kind::Write {
+            let mut block = vec![0; self.drive.block as usize];
+            for lba in what.blocks() {
+                pattern(request, lba, &mut block);
+                self.outbox.extend_from_slice(&block);
             }
-            _ => shared.model.write_started(request, 0, first..first + blocks, start),
         }
-        self.asked.insert(request, Asked { command, fua, first, blocks, start, data: Vec::new() });
+        self.asked.insert(request, Asked { what, data: Vec::new() });
     }
 
     /// Half of all requests meet on few blocks.
@@ -321,11 +299,11 @@ impl Client {
         let (request, error) = (reply.cookie.get(), reply.error());
         let asked = self.asked.get_mut(&request).ok_or_else(|| unasked(request))?;
         if error != NbdError::OK {
-            let failed = failed(request, asked, error);
+            let failed = failed(&asked.what, error);
             return self.time_out(request, error, shared).then_some(Some(16)).ok_or(failed);
         }
-        let data =
-            if asked.command == Command::READ { (asked.blocks * self.drive.block) as usize } else { 0 };
+        let is_read = asked.what.kind == Kind::Read;
+        let data = if is_read { (asked.what.count * self.drive.block) as usize } else { 0 };
         if self.inbox.len() - at < 16 + data {
             return Ok(None);
         }
@@ -349,7 +327,7 @@ impl Client {
             ChunkType::OFFSET_DATA if payload.len() >= 8 => asked.data.extend_from_slice(&payload[8..]),
             chunk => {
                 let error = NbdError(payload.first_chunk().map_or(0, |code| u32::from_be_bytes(*code)));
-                let failed = failed(request, asked, error);
+                let failed = failed(&asked.what, error);
                 let timed_out = chunk == ChunkType::ERROR && self.time_out(request, error, shared);
                 return timed_out.then_some(Some(len)).ok_or(failed);
             }
@@ -364,85 +342,84 @@ impl Client {
     /// False if it may not fail.
     fn time_out(&mut self, request: u64, error: NbdError, shared: &mut Shared) -> bool {
         let excuse = self.excuse;
-        let is_excused = |asked: &Asked| {
+        let is_excused = |asked: &Request| {
             // A trim that is to be durable ends with a flush.
-            let flushes = asked.command == Command::FLUSH || asked.fua;
+            let flushes = asked.kind == Kind::Flush || asked.fua;
             asked.start < excuse.before || (flushes && excuse.flushes)
         };
-        let Some(asked) = self.asked.get(&request) else { return false };
-        let may_fail = self.drive.impatient || is_excused(asked);
-        let by_medium = failed_by_medium(asked, error, may_fail, shared);
+        let Some(asked) = self.asked.get(&request).map(|asked| asked.what) else { return false };
+        let may_fail = self.drive.impatient || is_excused(&asked);
+        let by_medium = failed_by_medium(&asked, error, may_fail, shared);
         let is_known = matches!(error, NbdError::EIO | NbdError::ESHUTDOWN);
         if !(by_medium || may_fail && is_known) {
             return false;
         }
-        let Some(asked) = self.asked.remove(&request) else { return false };
+        self.asked.remove(&request);
+        self.ended += 1;
         shared.tick += 1;
         if by_medium {
-            self.ended += 1;
-            end_failed(request, &asked, shared);
+            asked.fail(shared);
             return true;
         }
         shared.timeouts += u64::from(!is_excused(&asked));
-        self.ended += 1;
-        let blocks = asked.first..asked.first + asked.blocks;
-        match asked.command {
-            Command::READ => shared.model.read_abandoned(asked.start),
-            Command::FLUSH => {}
+        match asked.kind {
+            Kind::Read => shared.model.read_abandoned(asked.start),
+            Kind::Flush => {}
             _ => {
-                shared.model.write_abandoned(request, blocks.clone());
-                shared.model.abandoned_ended(request, blocks, shared.tick);
+                shared.model.write_abandoned(request, asked.blocks());
+                shared.model.abandoned_ended(request, asked.blocks(), shared.tick);
             }
         }
         true
     }
 
     fn end(&mut self, request: u64, shared: &mut Shared) -> Result<(), Finding> {
-        let Some(asked) = self.asked.remove(&request) else { return Err(unasked(request)) };
+        let Some(Asked { what, data }) = self.asked.remove(&request) else { return Err(unasked(request)) };
         shared.tick += 1;
         self.ended += 1;
         self.served += 1;
-        self.served_of = self.served_of.max(asked.start);
-        let (tick, blocks) = (shared.tick, asked.first..asked.first + asked.blocks);
-        shared.bytes += asked.blocks * self.drive.block;
-        match asked.command {
-            Command::READ => {
-                if asked.data.len() as u64 != asked.blocks * self.drive.block {
-                    return Err((
-                        names::COMPLETIONS,
-                        format!("read {request} brought {} bytes", asked.data.len()),
-                    ));
-                }
-                let model = &mut shared.model;
-                model
-                    .read_ended(asked.first, self.drive.block as usize, &asked.data, asked.start, tick)
-                    .map_err(|what| (names::DISK, format!("request {request}: {what}")))
+        self.served_of = self.served_of.max(what.start);
+        let bytes = what.count * self.drive.block;
+        shared.bytes += bytes;
+        match what.kind {
+            Kind::Read if data.len() as u64 != bytes => {
+                Err((names::COMPLETIONS, format!("read {request} brought {} bytes", data.len())))
             }
-            Command::FLUSH => {
-                shared.model.flush_ended(asked.start);
+            Kind::Read => what.check_read(self.drive.block, &data, shared),
+            Kind::Flush => {
+                shared.model.flush_ended(what.start);
                 shared.trouble.has_lost = false;
-                shared.trouble.flushed = Some(asked.start);
-                must_not_fail(request, &asked, shared)
+                shared.trouble.flushed = Some(what.start);
+                what.must_not_fail(shared)
             }
             _ => {
-                shared.model.write_ended(request, asked.fua, blocks, tick);
-                if asked.fua { must_not_fail(request, &asked, shared) } else { Ok(()) }
+                shared.model.write_ended(request, what.fua, what.blocks(), shared.tick);
+                if what.fua { what.must_not_fail(shared) } else { Ok(()) }
             }
         }
     }
 
     /// What is still unanswered, for a report.
     pub(crate) fn unanswered(&self) -> String {
-        let list: Vec<_> =
-            self.asked.iter().map(|(id, asked)| (id, asked.command.0, asked.first, asked.blocks)).collect();
+        let list: Vec<_> = self.asked.values().map(|asked| asked.what).collect();
         format!("{:?}, {} to send, unanswered {list:?}", self.phase, self.left)
     }
 }
 
+fn command(kind: Kind) -> Command {
+    match kind {
+        Kind::Read => Command::READ,
+        Kind::Write => Command::WRITE,
+        Kind::Zeroes => Command::WRITE_ZEROES,
+        Kind::Trim => Command::TRIM,
+        Kind::Flush => Command::FLUSH,
+    }
+}
+
 /// Whether the medium explains that a request has failed.
-fn failed_by_medium(asked: &Asked, error: NbdError, may_be_late: bool, shared: &mut Shared) -> bool {
-    let what = match asked.command {
-        Command::FLUSH => Asks::Flush,
+fn failed_by_medium(asked: &Request, error: NbdError, may_be_late: bool, shared: &mut Shared) -> bool {
+    let asks = match asked.kind {
+        Kind::Flush => Asks::Flush,
         _ if asked.fua => Asks::Both,
         _ => Asks::Else,
     };
@@ -452,22 +429,7 @@ fn failed_by_medium(asked: &Asked, error: NbdError, may_be_late: bool, shared: &
         NbdError::EIO => Failure::Error,
         _ => return false,
     };
-    shared.trouble.explains(what, asked.start, failure)
-}
-
-/// The medium has failed a request.
-fn end_failed(request: u64, asked: &Asked, shared: &mut Shared) {
-    match asked.command {
-        Command::READ => shared.model.read_abandoned(asked.start),
-        Command::FLUSH => {}
-        _ => shared.model.write_failed(request, asked.first..asked.first + asked.blocks, shared.tick),
-    }
-}
-
-/// A flush has succeeded, or what implies one.
-fn must_not_fail(request: u64, asked: &Asked, shared: &Shared) -> Result<(), Finding> {
-    let verdict = shared.trouble.allows_success(asked.start);
-    verdict.map_err(|what| (names::MEDIA, format!("{:?} {request}: {what}", asked.command)))
+    shared.trouble.explains(asks, asked.start, failure)
 }
 
 fn broken(what: &str) -> Finding {
@@ -478,8 +440,6 @@ fn unasked(request: u64) -> Finding {
     (names::COMPLETIONS, format!("request {request} has ended, though it was not under way"))
 }
 
-fn failed(request: u64, asked: &Asked, error: NbdError) -> Finding {
-    let (first, blocks, start, fua) = (asked.first, asked.blocks, asked.start, asked.fua);
-    let what = format!("({:?} of {blocks} blocks from {first}, at {start}, fua {fua})", asked.command);
-    (names::COMPLETIONS, format!("request {request} {what} failed: {error:?}"))
+fn failed(asked: &Request, error: NbdError) -> Finding {
+    (names::COMPLETIONS, format!("{asked:?} failed: {error:?}"))
 }

@@ -139,7 +139,9 @@ impl Contest {
     pub(crate) fn isolate(&mut self, stage: &mut Stage<'_>, traffic: &mut Traffic, node: usize, lasts: u64) {
         if !traffic.network.islands[node] {
             self.wait(stage.clock.now + lasts);
-            traffic.isolate(stage, node, lasts);
+            traffic.network.islands[node] = true;
+            stage.log(Some(node), "island", lasts, 0);
+            stage.clock.after(lasts, Event::Join(node));
         }
     }
 

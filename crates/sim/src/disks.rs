@@ -17,6 +17,9 @@ use crate::replaced::Replaced;
 use crate::shared::Shared;
 use crate::stage::{Event, LENDER, Stage};
 
+/// How a piece of work has ended.
+type Done = Result<(), MediaError>;
+
 /// What lies behind the loans: their media, and what is done to those.
 pub(crate) struct Disks<'w> {
     /// In some worlds they have one namespace together.
@@ -28,11 +31,6 @@ pub(crate) struct Disks<'w> {
 }
 
 impl<'w> Disks<'w> {
-    /// Whether the loans have one namespace together.
-    pub(crate) fn share_a_namespace(&self) -> bool {
-        self.shared.is_some()
-    }
-
     /// How many media fail, or keep what they are told to have lost.
     fn drives(&self) -> usize {
         self.media.as_ref().map_or(0, Media::drives)
@@ -77,7 +75,7 @@ impl<'w> Disks<'w> {
             return;
         }
         let what = u64::from(work.len) << 3 | kind_number(work.kind);
-        stage.report.log.event(stage.clock.now, Some(LENDER), "media", work.offset, what);
+        stage.log(Some(LENDER), "media", work.offset, what);
         stage.report.log.note(format_args!(
             "{:?} {:?} {}+{} of {}, area {area}",
             work.id, work.kind, work.offset, work.len, work.loan
@@ -151,7 +149,7 @@ impl<'w> Disks<'w> {
             &mut stage.report,
         );
         let result = self.execute(stage, area, &submitted.work, submitted.journal);
-        stage.report.log.event(stage.clock.now, Some(LENDER), "done", submitted.work.offset, number);
+        stage.log(Some(LENDER), "done", submitted.work.offset, number);
         stage.report.log.note(format_args!("{:?}", submitted.work.id));
         if stage.nodes[LENDER].card.is_none() {
             stage.report.marks.set(Mark::DiskOutlivedCard);
@@ -190,7 +188,7 @@ impl<'w> Disks<'w> {
                 stage.loans[work.loan].check_owner(stage.clock.now, work, borrower, &mut stage.report);
                 let result = self.execute(stage, loan, &submitted.work, submitted.journal);
                 self.leave_result(&submitted.work, result);
-                stage.report.log.event(stage.clock.now, Some(LENDER), "drain", submitted.work.offset, key);
+                stage.log(Some(LENDER), "drain", submitted.work.offset, key);
                 stage.report.marks.set(Mark::DiskOutlivedCard);
             }
         }
@@ -203,7 +201,7 @@ impl<'w> Disks<'w> {
         area: usize,
         work: &MediaWork<'w>,
         journal: Journal<'w>,
-    ) -> Result<(), MediaError> {
+    ) -> Done {
         if let Some(media) = &mut self.media {
             return media.execute(&mut stage.loans, work, journal, &mut stage.report.marks);
         }
@@ -212,12 +210,7 @@ impl<'w> Disks<'w> {
     }
 
     /// Whether the card dies when it is about to be told that a flush has failed.
-    fn dies_hearing(
-        &mut self,
-        stage: &mut Stage<'w>,
-        work: &MediaWork<'w>,
-        result: Result<(), MediaError>,
-    ) -> bool {
+    fn dies_hearing(&mut self, stage: &mut Stage<'w>, work: &MediaWork<'w>, result: Done) -> bool {
         let fails = work.kind == MediaKind::Flush && result.is_err() && !stage.is_calm();
         let dies = fails && self.media.as_mut().is_some_and(Media::kills);
         if dies {
@@ -227,7 +220,7 @@ impl<'w> Disks<'w> {
     }
 
     /// A result in the ring that no card has taken.
-    fn leave_result(&mut self, work: &MediaWork<'w>, result: Result<(), MediaError>) {
+    fn leave_result(&mut self, work: &MediaWork<'w>, result: Done) {
         if let (Some(media), Err(error)) = (&mut self.media, result) {
             media.leave_result(work, error);
         }
@@ -267,7 +260,7 @@ impl<'w> Disks<'w> {
         let written = self.media.as_mut()?.write_record(drive, &mut stage.loans, is_calm);
         let Written { version, is_kept, is_lost } = written?;
         let what = if is_kept { "kept" } else { "unkept" };
-        stage.report.log.event(stage.clock.now, Some(LENDER), what, version, is_lost.into());
+        stage.log(Some(LENDER), what, version, is_lost.into());
         let hears = |card: &mut Card<'w>, now| card.handle_persisted(now, drive, version, is_kept);
         stage.act(LENDER, hears).then_some(LENDER)
     }
@@ -283,11 +276,6 @@ impl<'w> Disks<'w> {
             stage.act(LENDER, |card, now| card.note_fault(now, drive));
         }
         stage.nodes[LENDER].with_card()
-    }
-
-    /// Somebody writes to the images while they are lent. True if somebody does.
-    pub(crate) fn alter_images(&mut self, stage: &mut Stage<'w>) -> bool {
-        self.replaced.as_mut().is_some_and(|replaced| replaced.alter(stage))
     }
 
     /// The card says that a medium has lost something: an operator hears of it.
@@ -310,7 +298,7 @@ impl<'w> Disks<'w> {
             return None;
         }
         let order = media.clear(drive, &mut stage.loans);
-        stage.report.log.event(stage.clock.now, None, "clear", drive as u64, 0);
+        stage.log(None, "clear", drive as u64, 0);
         stage.act(LENDER, |card, now| card.clear_fault(now, drive, order)).then_some(LENDER)
     }
 
@@ -320,21 +308,6 @@ impl<'w> Disks<'w> {
         let lender = (stage.nodes[LENDER].card.as_ref(), stage.is_calm());
         let after = media.take_turn(drive, &mut stage.loans, lender, &stage.report.log);
         stage.clock.after(after, Event::Medium(drive));
-    }
-
-    /// What is kept of a drive that is lent.
-    pub(crate) fn configure(&self, drive: usize, config: &mut device::nvme::Config) {
-        self.media.iter().for_each(|media| media.configure(drive, config));
-    }
-
-    /// The lender's agent is about to start a card.
-    pub(crate) fn card_begins(&mut self) {
-        self.media.iter_mut().for_each(Media::card_begins);
-    }
-
-    /// Whether the lender's next reboot is one of its machine, and not of its program only.
-    pub(crate) fn loses_power(&mut self) -> bool {
-        self.media.as_mut().is_none_or(Media::loses_power)
     }
 
     /// Another life of the lender begins.
@@ -367,11 +340,6 @@ impl<'w> Disks<'w> {
             }
             stage.report.judge(names::DURABILITY, verdict);
         }
-    }
-
-    /// The lender's program is about to start again, perhaps on other images.
-    pub(crate) fn program_ended(&mut self, stage: &mut Stage<'w>) {
-        self.replaced.iter_mut().for_each(|replaced| replaced.program_ended(stage));
     }
 
     /// What requests that have ended say of a medium.

@@ -83,16 +83,8 @@ impl Clients {
         }
     }
 
-    /// How many requests they make in all, and how many of these have ended.
-    pub(crate) fn progress(&self) -> [u32; 2] {
-        let clients = || self.list.iter().map(|(_, client)| client);
-        let total = clients().map(|client| client.left + client.ended + client.in_flight() as u32).sum();
-        [total, clients().map(|client| client.ended).sum()]
-    }
-
-    /// Whether all is done, and all have gone.
-    pub(crate) fn are_done(&self) -> bool {
-        self.list.iter().all(|(_, client)| client.is_done() && client.is_away())
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Client> {
+        self.list.iter().map(|(_, client)| client)
     }
 
     /// Those that have not ended, for a report.
@@ -163,7 +155,8 @@ impl Clients {
             return if this.is_done() { None } else { self.connect(stage, client) };
         }
         if this.ask(shared, stage.nodes[*node].who()) {
-            stage.report.log.event(stage.clock.now, None, "ask", client as u64, shared.requests);
+            let requests = shared.requests;
+            stage.log(None, "ask", client as u64, requests);
             stage.wake_at(*node, stage.clock.now);
         }
         None
@@ -180,7 +173,7 @@ impl Clients {
             stage.clock.after(3_000_000, Event::Think(client));
             return None;
         };
-        stage.report.log.event(stage.clock.now, None, "open", client as u64, slot as u64);
+        stage.log(None, "open", client as u64, slot as u64);
         self.sockets[node][loan][slot] = Some(Socket { client, ..Socket::default() });
         self.list[client].1.connected();
         stage.act(node, |card, now| card.edge_open(now, loan, slot)).then_some(node)
@@ -193,7 +186,7 @@ impl Clients {
         let (seat, client) = &mut self.list[number];
         stage.report.marks.set_if(Mark::ClientLeft, client.in_flight() > 0);
         client.disconnected(&mut stage.loans[seat.area].shared, stage.nodes[edge.node].who());
-        stage.report.log.event(stage.clock.now, None, "close", number as u64, edge.slot as u64);
+        stage.log(None, "close", number as u64, edge.slot as u64);
         if !client.is_done() {
             let after = stage.random.range(100_000, 5_000_000);
             stage.clock.after(after, Event::Think(number));
@@ -263,7 +256,7 @@ impl Clients {
             }
         }
         // Of what a write that nobody waits for has become, a function knows, and the others do not.
-        if !disks.share_a_namespace() {
+        if disks.shared.is_none() {
             self.end_orphans(stage, node, loan);
         }
     }

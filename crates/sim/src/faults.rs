@@ -9,35 +9,15 @@ use crate::traffic::Traffic;
 /// Mean nanoseconds between two faults while a node stays away for long.
 const LONG_PAUSE: u64 = 8_000_000_000;
 
-/// What goes wrong.
-#[derive(Clone, Copy)]
-pub(crate) enum Fault {
-    KillLender,
-    KillBorrower,
-    KillBoth,
-    /// The network has other manners.
-    Manners,
-    /// A rail goes.
-    Cut,
-    /// Old frames are sent again, or forged ones.
-    Inject {
-        forged: bool,
-    },
-    /// A client leaves in the middle of everything.
-    Leave,
-    /// Nodes that share memory part.
-    Part,
-    Reboot,
-}
-
 /// The plan of a run's faults: how often, how long, and what for.
 pub(crate) struct Faults {
     pub(crate) random: Random,
     /// Mean nanoseconds between two faults.
     pause: u64,
-    reboots: u32,
+    /// Reboots that are left.
+    pub(crate) reboots: u32,
     /// Worlds with guests are few, and what reboots do to them is to be seen all the same.
-    reboots_often: bool,
+    pub(crate) reboots_often: bool,
     /// Whether a cut of both rails may outlast the completion time-out.
     long_cuts: bool,
     /// Virtual time after which faults end in any case.
@@ -70,23 +50,6 @@ impl Faults {
     /// Whether they end now, when so many of all requests have ended.
     pub(crate) fn are_over(&self, now: u64, [total, ended]: [u32; 2]) -> bool {
         ended * 100 >= total * 85 || now > self.end
-    }
-
-    /// The next one.
-    pub(crate) fn next(&mut self) -> Fault {
-        match self.random.below(100) {
-            0..26 => Fault::KillLender,
-            26..52 => Fault::KillBorrower,
-            52..58 => Fault::KillBoth,
-            58..68 => Fault::Manners,
-            68..78 => Fault::Cut,
-            78..85 => Fault::Inject { forged: false },
-            85..92 if self.reboots_often => Fault::Reboot,
-            85..92 => Fault::Inject { forged: true },
-            92..95 => Fault::Leave,
-            95 => Fault::Part,
-            _ => Fault::Reboot,
-        }
     }
 
     /// How long it is to the one after that.
@@ -134,17 +97,6 @@ impl Faults {
         } else {
             self.arm(stage.nodes[node].switch);
         }
-    }
-
-    /// Which of the first two nodes reboots, if one may.
-    pub(crate) fn reboots(&mut self) -> usize {
-        self.reboots -= 1;
-        self.random.index(2)
-    }
-
-    /// Whether a node may reboot.
-    pub(crate) fn may_reboot(&self) -> bool {
-        self.reboots > 0
     }
 
     /// Lets a card die some time.

@@ -23,10 +23,9 @@ use zerocopy::IntoBytes;
 
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
-use crate::client::{Drive, Finding, Orphan, Shared};
+use crate::client::{Drive, Finding, Request, Shared};
 use machine::Machine;
 pub(crate) use memories::{Memories, SharedMemories};
-use requests::{Asked, Kind};
 
 /// Bytes of a guest's memory, and where it lies in its DMA address space.
 const RAM_BYTES: usize = 0x8_0000;
@@ -89,7 +88,8 @@ pub(crate) struct Guest {
     pub(crate) outbox: VecDeque<Sent>,
     inbox: Vec<u8>,
     queues: [Queue; 2],
-    asked: BTreeMap<u16, Asked>,
+    /// By command identifier.
+    asked: BTreeMap<u16, Request>,
     /// The first of its descriptors: memory, then an eventfd for each queue.
     descriptor: u32,
     /// When it last heard anything, in nanoseconds.
@@ -233,15 +233,7 @@ impl Guest {
     pub(crate) fn crash(&mut self, who: Life, shared: &mut Shared, memory: &Memories<'_>) {
         for (_, asked) in core::mem::take(&mut self.asked) {
             self.ended += 1;
-            let (request, blocks) = (asked.request, asked.first..asked.first + asked.blocks);
-            match asked.kind {
-                Kind::Read => shared.model.read_abandoned(asked.start),
-                Kind::Write | Kind::Zeroes => {
-                    shared.model.write_abandoned(request, blocks.clone());
-                    shared.orphans.push(Orphan { request, blocks, who });
-                }
-                Kind::Flush => {}
-            }
+            asked.abandon(shared, who);
         }
         if !self.is_away() {
             self.gone(memory);

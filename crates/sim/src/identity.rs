@@ -119,7 +119,7 @@ impl Identity {
             return;
         }
         stage.report.marks.set(Mark::FolderRestored);
-        stage.report.log.event(stage.clock.now, Some(node), "restored", stage.nodes[node].folder, 0);
+        stage.log(Some(node), "restored", stage.nodes[node].folder, 0);
         if node == LENDER {
             self.restore_tenancies(stage);
         }

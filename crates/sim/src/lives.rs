@@ -6,8 +6,8 @@ use node::agent::Effect;
 use node::{Card, CardEvent};
 
 use crate::contest::{Contest, Move};
-use crate::faults::Fault;
 use crate::marks::Mark;
+use crate::media::Media;
 use crate::slot::Guests;
 use crate::stage::{BORROWER, Event, LENDER, RIVAL};
 use crate::world::World;
@@ -51,15 +51,15 @@ impl World<'_> {
                     let (lent, who) = (&mut stage.loans[loan], stage.nodes[node].who());
                     let is_served = |since| self.clients.are_served(node, loan, since);
                     if lent.is_overtaken(who, is_served, &mut stage.report) {
-                        stage.report.log.event(stage.clock.now, Some(node), "overtaken", loan as u64, 0);
+                        stage.log(Some(node), "overtaken", loan as u64, 0);
                     }
                 }
                 CardEvent::Joined(_, peer, incarnation) => {
-                    let memory = self.traffic.memory().into_iter();
-                    memory.for_each(|memory| memory.met(stage, node, (peer, incarnation)));
+                    let peer = (peer, incarnation);
+                    self.traffic.neighbours.iter_mut().for_each(|it| it.met(stage, node, peer));
                 }
                 CardEvent::Left(_) => {
-                    self.traffic.memory().into_iter().for_each(|memory| memory.left(stage, node));
+                    self.traffic.neighbours.iter_mut().for_each(|it| it.left(stage, node));
                 }
                 CardEvent::Closed { loan, has_lost } if node != LENDER => {
                     stage.given_back(node, loan, has_lost);
@@ -125,11 +125,11 @@ impl World<'_> {
         }
         let mut drives = Vec::new();
         if node == LENDER {
-            self.disks.card_begins();
+            self.disks.media.iter_mut().for_each(Media::card_begins);
             drives = self.stage.terms.drives(&self.stage.loans);
         }
         for (drive, config) in drives.iter_mut().enumerate() {
-            self.disks.configure(drive, config);
+            self.disks.media.iter().for_each(|media| media.configure(drive, config));
             self.guests.iter().for_each(|guests| guests.configure(drive, config));
         }
         let config = self.stage.card_config(node, drives);
@@ -148,7 +148,7 @@ impl World<'_> {
         if node == LENDER && !self.disks.tell_losses(stage) {
             return false;
         }
-        self.traffic.memory().into_iter().for_each(|memory| memory.card_began(stage, node));
+        self.traffic.neighbours.iter_mut().for_each(|it| it.card_began(stage, node));
         for loan in 0..stage.loans.len() {
             if node != LENDER {
                 self.clients.tell(stage, node, loan);
@@ -168,7 +168,7 @@ impl World<'_> {
             // Requests under way hold the image's lock, and the next program opens it when they have ended.
             self.disks.drain(stage);
         }
-        self.traffic.memory().into_iter().for_each(|memory| memory.part(stage, Some(node)));
+        self.traffic.neighbours.iter_mut().for_each(|it| it.part(stage, Some(node)));
         self.identity.iter_mut().for_each(|identity| identity.tamper_with_folder(stage, node));
         if node == LENDER {
             self.disks.lender_begins(stage);
@@ -191,42 +191,43 @@ impl World<'_> {
         if !waits && self.faults.are_over(now, progress) {
             return self.calm();
         }
-        let fault = self.faults.next();
-        self.commit_fault(fault);
+        self.commit_fault();
         self.stage.clock.after(self.faults.pause(waits), Event::Fault);
     }
 
-    fn commit_fault(&mut self, fault: Fault) {
+    fn commit_fault(&mut self) {
         let (stage, faults, traffic) = (&mut self.stage, &mut self.faults, &mut self.traffic);
         let mut any_borrower = || self.contest.as_mut().map_or(BORROWER, Contest::any_borrower);
-        match fault {
-            Fault::KillLender => faults.kill(stage, LENDER),
-            Fault::KillBorrower => faults.kill(stage, any_borrower()),
-            Fault::KillBoth => {
+        match faults.random.below(100) {
+            0..26 => faults.kill(stage, LENDER),
+            26..52 => faults.kill(stage, any_borrower()),
+            52..58 => {
                 faults.kill(stage, LENDER);
                 faults.kill(stage, any_borrower());
             }
-            Fault::Manners => traffic.network.change(),
-            Fault::Cut => faults.cut(stage, traffic),
-            Fault::Inject { forged } => traffic.inject(stage, &mut faults.random, forged),
-            Fault::Leave => {
+            58..68 => traffic.network.change(),
+            68..78 => faults.cut(stage, traffic),
+            78..85 => traffic.inject(stage, &mut faults.random, false),
+            85..92 if faults.reboots_often => self.reboot(),
+            85..92 => traffic.inject(stage, &mut faults.random, true),
+            92..95 => {
                 let loan = faults.random.index(stage.loans.len());
-                let node = any_borrower();
-                if let Some(node) = self.clients.leave(stage, &mut faults.random, (node, loan)) {
-                    self.service(node);
-                }
+                let leaves = self.clients.leave(stage, &mut faults.random, (any_borrower(), loan));
+                leaves.into_iter().for_each(|node| self.service(node));
             }
-            Fault::Part => traffic.memory().into_iter().for_each(|memory| memory.part(stage, None)),
-            Fault::Reboot => self.reboot(),
+            95 => traffic.neighbours.iter_mut().for_each(|it| it.part(stage, None)),
+            _ => self.reboot(),
         }
     }
 
     /// A node loses its ledger, its sockets, and what its disks had not written.
     fn reboot(&mut self) {
-        if !self.faults.may_reboot() || self.disks.alter_images(&mut self.stage) {
+        let replaced = &mut self.disks.replaced;
+        if self.faults.reboots == 0 || replaced.as_mut().is_some_and(|it| it.alter(&mut self.stage)) {
             return;
         }
-        let node = self.faults.reboots();
+        self.faults.reboots -= 1;
+        let node = self.faults.random.index(2);
         if self.stage.nodes[node].is_away {
             return;
         }
@@ -240,7 +241,8 @@ impl World<'_> {
 
     /// The lender's program, or the machine.
     fn reboot_lender(&mut self) {
-        let is_machine = self.disks.loses_power() && self.guests.as_mut().is_none_or(Guests::loses_power);
+        let is_machine = self.disks.media.as_mut().is_none_or(Media::loses_power)
+            && self.guests.as_mut().is_none_or(Guests::loses_power);
         self.begin_anew(LENDER, is_machine);
         let stage = &mut self.stage;
         stage.report.marks.set(Mark::LenderReboot);
@@ -248,8 +250,9 @@ impl World<'_> {
             self.disks.power_failed(stage);
             self.guests.iter_mut().for_each(|guests| guests.power_failed(stage));
         }
-        self.guests.iter_mut().for_each(Guests::lender_rebooted);
-        self.disks.program_ended(stage);
+        let guests = self.guests.iter_mut().flat_map(|guests| &mut guests.guests);
+        guests.for_each(|guest| guest.lender_rebooted = true);
+        self.disks.replaced.iter_mut().for_each(|replaced| replaced.program_ended(stage));
     }
 
     /// The lender's machine goes off, or its program only, and on again.
@@ -312,7 +315,8 @@ impl World<'_> {
         if core::mem::replace(&mut this.is_away, true) {
             return;
         }
-        self.stage.report.log.event(self.stage.clock.now, Some(node), "gone", this.life, lasts);
+        let life = this.life;
+        self.stage.log(Some(node), "gone", life, lasts);
         self.begin_anew(node, false);
         let (stage, clients) = (&mut self.stage, &mut self.clients);
         self.contest.iter_mut().for_each(|contest| contest.was_killed(stage, clients, node, lasts));

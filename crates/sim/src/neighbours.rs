@@ -21,15 +21,9 @@ const FRAMES: usize = 2_000;
 /// Frames that a card takes in one turn.
 const TURN: usize = 64;
 
-/// The memory of the lender and the borrower.
+/// The memory of the lender and the borrower: what is in it, and who knows of it.
 pub(crate) struct Neighbours {
     random: Random,
-    memory: Memory,
-}
-
-/// What is in it, and who knows of it.
-#[derive(Default)]
-struct Memory {
     /// By node: the peer that its card has told of, as its agent remembers.
     met: [Option<(NodeId, Incarnation)>; 2],
     /// By node: whether its agent has told the card, and each that follows.
@@ -44,13 +38,14 @@ impl Neighbours {
         // Dice of its own: the other worlds stay what they are.
         let mut random = Random::new(seed ^ SHARED);
         let shares = random.chance(500);
-        shares.then(|| Self { random, memory: Memory::default() })
+        let (met, told, rings) = Default::default();
+        shares.then_some(Self { random, met, told, rings })
     }
 
     /// `node` writes a frame: for whom, and after how long that one looks.
     pub(crate) fn write(&mut self, node: usize, frame: &[u8]) -> (usize, u64) {
         let to = 1 - node;
-        let ring = &mut self.memory.rings[to];
+        let ring = &mut self.rings[to];
         if ring.len() < FRAMES {
             ring.push_back(frame.to_vec());
         }
@@ -63,11 +58,11 @@ impl Neighbours {
     pub(crate) fn read(&mut self, stage: &mut Stage<'_>, node: usize) -> Option<usize> {
         for _ in 0..TURN {
             stage.nodes[node].with_card()?;
-            if !self.memory.told[node] {
+            if !self.told[node] {
                 return None;
             }
             // What a card takes and does not live to commit is gone.
-            let Some(frame) = self.memory.rings[node].pop_front() else { break };
+            let Some(frame) = self.rings[node].pop_front() else { break };
             take(stage, node, frame);
         }
         stage.nodes[node].with_card()
@@ -76,8 +71,8 @@ impl Neighbours {
     /// A card has told whom it has a channel with. Only these two share memory, so nobody else counts.
     pub(crate) fn met(&mut self, stage: &mut Stage<'_>, node: usize, peer: (NodeId, Incarnation)) {
         let is_other = peer.0 == stage.nodes[1 - node.min(1)].identity.id();
-        if is_other && self.memory.met[node].replace(peer) != Some(peer) {
-            self.memory.told[node] = false;
+        if is_other && self.met[node].replace(peer) != Some(peer) {
+            self.told[node] = false;
             stage.clock.after(self.random.range(20_000, 3_000_000), Event::Agree);
             tell(stage, node, false);
         }
@@ -86,21 +81,20 @@ impl Neighbours {
     /// A card has given up a channel: if it was that one, there is no memory any more.
     pub(crate) fn left(&mut self, stage: &Stage<'_>, node: usize) {
         if place_of_other(stage, node).is_none() {
-            (self.memory.met[node], self.memory.told[node]) = (None, false);
+            (self.met[node], self.told[node]) = (None, false);
         }
     }
 
     /// The agents agree on new memory, if both have met who lives now.
     pub(crate) fn agree(&mut self, stage: &mut Stage<'_>) {
-        let memory = &mut self.memory;
         let lives = [1, 0].map(|node: usize| Some(stage.nodes[node].known_as(stage.loans.len())));
-        if memory.met != lives || memory.told == [true, true] {
+        if self.met != lives || self.told == [true, true] {
             return;
         }
-        memory.rings.iter_mut().for_each(VecDeque::clear);
-        memory.told = [true, true];
+        self.rings.iter_mut().for_each(VecDeque::clear);
+        self.told = [true, true];
         stage.report.marks.set(Mark::MemoryShared);
-        stage.report.log.event(stage.clock.now, None, "agree", 0, 0);
+        stage.log(None, "agree", 0, 0);
         // One card hears of it before the other one.
         let first = self.random.index(2);
         [first, 1 - first].into_iter().for_each(|node| tell(stage, node, true));
@@ -108,19 +102,19 @@ impl Neighbours {
 
     /// The agents part, and agree again later: any time, or because a node has a new life.
     pub(crate) fn part(&mut self, stage: &mut Stage<'_>, rebooted: Option<usize>) {
-        self.memory.told = [false, false];
+        self.told = [false, false];
         let after = self.random.range(100_000, 20_000_000);
         match rebooted {
-            Some(node) => self.memory.met[node] = None,
+            Some(node) => self.met[node] = None,
             None => stage.clock.after(after, Event::Agree),
         }
-        stage.report.log.event(stage.clock.now, None, "part", 0, 0);
+        stage.log(None, "part", 0, 0);
         [0, 1].into_iter().for_each(|node| tell(stage, node, false));
     }
 
     /// A card that has just started is told what its agent knows.
     pub(crate) fn card_began(&self, stage: &mut Stage<'_>, node: usize) {
-        if self.memory.told[node] {
+        if self.told[node] {
             tell(stage, node, true);
         }
     }
@@ -144,7 +138,7 @@ fn tell(stage: &mut Stage<'_>, node: usize, is_there: bool) {
 fn take(stage: &mut Stage<'_>, node: usize, mut bytes: Vec<u8>) {
     let Ok(header) = Header::parse(&bytes) else { return };
     let (path, packet) = (header.path().index() as u64, header.packet_number);
-    stage.report.log.event(stage.clock.now, Some(node), "rx", path, packet);
+    stage.log(Some(node), "rx", path, packet);
     let Some(place) = place_of_other(stage, node) else { return };
     let before = Before::in_memory(&stage.nodes[node], place, header);
     let original = bytes.clone();

@@ -36,6 +36,20 @@ pub(crate) struct Frame {
     pub(crate) proof: Option<u64>,
 }
 
+impl Frame {
+    /// One that somebody sends from a rail to another one.
+    pub(crate) fn new(
+        now: u64,
+        by: Life,
+        (to, at): (usize, u8),
+        (from, rail): (Address, u8),
+        bytes: &[u8],
+    ) -> Self {
+        let (bytes, origin, proof) = (bytes.to_vec(), Origin::Peer, None);
+        Self { to, rail, at, from, bytes, origin, first: now, sent: now, by, proof }
+    }
+}
+
 /// What a card sends in so many attempts to reach the lender, for whoever repeats it later.
 pub(crate) fn first_messages(
     card: &mut Card<'_>,
@@ -49,25 +63,15 @@ pub(crate) fn first_messages(
         card.handle_timeout(now);
         while let Some(sent) = card.poll_transmit(now, &mut buffer) {
             let (Egress::Rail(rail), Some(to)) = (sent.egress, sent.to) else { continue };
-            frames.push(Frame {
-                to: LENDER,
-                rail: rail.get(),
-                at: Network::rail_of(to),
-                from,
-                bytes: buffer[..sent.len].to_vec(),
-                origin: Origin::Peer,
-                first: 0,
-                sent: 0,
-                by,
-                proof: None,
-            });
+            let (to, bytes) = ((LENDER, Network::rail_of(to)), &buffer[..sent.len]);
+            frames.push(Frame::new(0, by, to, (from, rail.get()), bytes));
         }
     }
     frames
 }
 
 /// How a network treats frames; shares are of a thousand.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Manners {
     pub(crate) loss: u64,
     pub(crate) repeat: u64,
@@ -76,6 +80,20 @@ pub(crate) struct Manners {
     /// Nanoseconds.
     pub(crate) delay: u64,
     pub(crate) jitter: u64,
+}
+
+impl Manners {
+    /// Everything passes.
+    pub(crate) const GOOD: Self =
+        Self { loss: 0, repeat: 0, corrupt: 0, late: 0, delay: 20_000, jitter: 10_000 };
+
+    /// Any, with shares and times below these.
+    pub(crate) fn any(random: &mut Random, shares: [u64; 4], [delay, jitter]: [u64; 2]) -> Self {
+        let share = |most: u64| if random.chance(500) { random.below(most) } else { 0 };
+        let [loss, repeat, corrupt, late] = shares.map(share);
+        let (delay, jitter) = (random.range(5_000, delay), random.range(1_000, jitter));
+        Self { loss, repeat, corrupt, late, delay, jitter }
+    }
 }
 
 /// What becomes of a frame.
@@ -98,10 +116,9 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(random: Random, nodes: usize) -> Self {
-        let manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
         Self {
             random,
-            manners,
+            manners: Manners::GOOD,
             cuts: [[0; RAILS]; NODES],
             islands: [false; NODES],
             archive: [const { Vec::new() }; NODES],
@@ -123,16 +140,12 @@ impl Network {
 
     /// Other manners than now.
     pub(crate) fn change(&mut self) {
-        let random = &mut self.random;
-        let mut share = |most: u64| if random.chance(500) { random.below(most) } else { 0 };
-        let (loss, repeat, corrupt, late) = (share(150), share(100), share(60), share(200));
-        let (delay, jitter) = (random.range(5_000, 300_000), random.range(1_000, 200_000));
-        self.manners = Manners { loss, repeat, corrupt, late, delay, jitter };
+        self.manners = Manners::any(&mut self.random, [150, 100, 60, 200], [300_000, 200_000]);
     }
 
     /// Everything passes from now on.
     pub(crate) fn calm(&mut self) {
-        self.manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
+        self.manners = Manners::GOOD;
         self.cuts = [[0; RAILS]; NODES];
         self.islands = [false; NODES];
     }

@@ -6,7 +6,7 @@ use base::ids::{Incarnation, LifeId, NodeId};
 use base::ledger::{Arena, Journal, RawMemory};
 use base::{Instant, RuleSet};
 use node::agent::Agent;
-use node::{Card, LoanKind, NodeKey, NodeLedger, Whereabouts};
+use node::{Card, NodeKey, NodeLedger, Whereabouts};
 
 use crate::checkers::Verdict;
 use crate::checkers::single_owner::Life;
@@ -17,7 +17,7 @@ use crate::identity::life_id;
 /// A node: an agent's side of it, and a card while one lives.
 pub(crate) struct Node<'w> {
     index: usize,
-    rules: RuleSet,
+    pub(crate) rules: RuleSet,
     pub(crate) memory: RawMemory<'w>,
     pub(crate) switch: &'w Switch<'w>,
     pub(crate) card: Option<Card<'w>>,
@@ -44,18 +44,16 @@ pub(crate) struct Node<'w> {
 }
 
 impl<'w> Node<'w> {
-    /// A node with so many loans of a kind, and as many drives.
+    /// A node whose cards run on this memory.
     pub(crate) fn new(
         index: usize,
-        arena: &'w Arena,
+        memory: RawMemory<'w>,
         switch: &'w Switch<'w>,
-        (kind, loans): (LoanKind, usize),
         (rules, now): (RuleSet, Instant),
     ) -> Self {
-        let bytes = node::ledger_bytes(None, (0..loans).map(|_| kind), loans);
-        let bytes = bytes.expect("there is no table yet");
-        let (memory, identity) = (arena.zeroed_bytes(bytes), NodeKey::numbered(index as u64 + 1));
+        let identity = NodeKey::numbered(index as u64 + 1);
         NodeLedger::entitle(memory, identity.id());
+        switch.set_memory(memory);
         Self {
             index,
             rules,

@@ -104,8 +104,8 @@ impl World<'_> {
     pub(crate) fn is_quiet(&self) -> bool {
         let lender = &self.stage.nodes[LENDER];
         self.disks.media.iter().all(|media| media.are_quiet(lender.card.as_ref()))
-            && self.clients.are_done()
-            && self.guests.iter().all(Guests::are_done)
+            && self.clients.all().all(|client| client.is_done() && client.is_away())
+            && self.guests().all(|guest| guest.is_done() && guest.is_away())
             && self.stage.loans.iter().enumerate().all(|(loan, lent)| {
                 let holder = &self.stage.nodes[lent.tenure.holder.unwrap_or(BORROWER)];
                 // With a rival, the last one may have gone with or without a word: then nobody hears the lender.

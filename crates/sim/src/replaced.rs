@@ -79,9 +79,10 @@ fn write_image(stage: &mut Stage<'_>, loan: usize) -> u64 {
     let who = stage.nodes[BORROWER].who();
     let lent = &mut stage.loans[loan];
     lent.shared.begin_request(who);
-    lent.disk.replace(lent.shared.requests);
-    stage.report.log.event(stage.clock.now, None, "image", loan as u64, lent.shared.requests);
-    lent.shared.requests
+    let request = lent.shared.requests;
+    lent.disk.replace(request);
+    stage.log(None, "image", loan as u64, request);
+    request
 }
 
 /// A life of the lender begins with another image than the one before it had. `content` is what nobody has seen
@@ -101,6 +102,6 @@ fn begin_with_image(stage: &mut Stage<'_>, loan: usize, content: Option<u64>) {
         lent.tenure.tenancy = lent.tenure.tenancy.renewed(lender);
         lent.tenure.displaced[BORROWER] = true;
         let number = lent.tenure.tenancy.number;
-        stage.report.log.event(stage.clock.now, Some(LENDER), "other", loan as u64, number);
+        stage.log(Some(LENDER), "other", loan as u64, number);
     }
 }

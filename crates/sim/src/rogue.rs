@@ -13,22 +13,22 @@
 //! ([`crate::checkers`], `opening`). Where chance comes from is the caller's.
 
 mod lies;
+mod nodes;
 
 use core::time::Duration;
 
-use base::ids::{LoanGeneration, NodeId, StreamId};
+use base::ids::{LoanGeneration, NodeId};
 use base::ledger::Arena;
 use base::{Instant, Random, RuleSet};
-use link::frame::Header;
-use link::{PublicKey, Tenancy};
-use node::{BorrowEdge, CardConfig, CardEvent, Egress, LoanRole, NodeLedger, Refusal};
+use link::Tenancy;
+use node::{CardEvent, Egress, NodeLedger, Refusal};
 
-use self::lies::{Memory, Streams};
+use self::lies::Memory;
+use self::nodes::{Nodes, place_of};
 use crate::checkers::{names, opening};
 use crate::client::Finding;
 use crate::death::{End, survive};
-use crate::liars::seat::{self, Seat};
-use crate::liars::twist::{Target, Told};
+use crate::liars::seat;
 use crate::liars::{Client, Dice, FRAMES, PATIENCE, TURN};
 use crate::{Failure, Options, Summary};
 
@@ -159,11 +159,9 @@ enum Assignment {
 struct World<'w> {
     arena: &'w Arena,
     now: Instant,
-    seats: Vec<Seat<'w>>,
+    nodes: Nodes<'w>,
     /// By node: who has a function, and the turns until that is durable.
     saving: [Vec<(u64, usize, Tenancy)>; NODES],
-    /// By node.
-    keys: [PublicKey; NODES],
     /// By function: who uses it.
     clients: [Client; FUNCTIONS],
     /// What the rogue knows of its channel with each of the others.
@@ -177,13 +175,11 @@ struct World<'w> {
 impl<'w> World<'w> {
     fn new(arena: &'w Arena, rules: RuleSet) -> Self {
         let now = Instant::from_nanos(1_000_000);
-        let seat = |node: usize| Seat::new(arena, config(node, rules), now);
         Self {
             arena,
             now,
-            seats: (0..NODES).map(seat).collect(),
+            nodes: Nodes::new(arena, rules, now),
             saving: Default::default(),
-            keys: core::array::from_fn(|node| seat::identity(node).public()),
             clients: core::array::from_fn(|_| Client::new()),
             memories: Default::default(),
             assignment: Assignment::First,
@@ -195,7 +191,7 @@ impl<'w> World<'w> {
 
     /// The card of a node dies, and the next one goes on.
     fn replace(&mut self, node: usize) {
-        self.seats[node].replace(self.now);
+        self.nodes.seats[node].replace(self.now);
         if node == ROGUE {
             // What the card before has sent is old.
             self.memories = Default::default();
@@ -205,15 +201,15 @@ impl<'w> World<'w> {
 
     /// The rogue gives up what it has borrowed and begins it anew.
     fn borrow_anew(&mut self) {
-        self.seats[ROGUE].config.loans[place_of(ROGUE, LENT)].life += 1;
+        self.nodes.seats[ROGUE].config.loans[place_of(ROGUE, LENT)].life += 1;
         self.replace(ROGUE);
         self.clients[LENT] = Client::new();
     }
 
     /// The rogue learns of the assignment that there is now.
     fn tell_assignment(&mut self) {
-        let generation = self.generation(LENDER, place_of(LENDER, FORMER));
-        let loan = &mut self.seats[ROGUE].config.loans[place_of(ROGUE, FORMER)];
+        let generation = self.nodes.generation(LENDER, place_of(LENDER, FORMER));
+        let loan = &mut self.nodes.seats[ROGUE].config.loans[place_of(ROGUE, FORMER)];
         if loan.generation != generation {
             loan.generation = generation;
             loan.life += 1;
@@ -222,13 +218,9 @@ impl<'w> World<'w> {
         }
     }
 
-    fn generation(&self, node: usize, loan: usize) -> LoanGeneration {
-        self.seats[node].config.loans[loan].generation
-    }
-
     /// The rogue loses its ledger.
     fn reboot(&mut self) {
-        self.seats[ROGUE].reboot(self.arena, self.now);
+        self.nodes.seats[ROGUE].reboot(self.arena, self.now);
         self.saving[ROGUE].clear();
         self.clients[LENT] = Client::new();
         self.memories = Default::default();
@@ -237,7 +229,7 @@ impl<'w> World<'w> {
 
     /// The lender has another assignment of a function: what was lent before is over.
     fn reassign(&mut self) {
-        let loan = &mut self.seats[LENDER].config.loans[place_of(LENDER, FORMER)];
+        let loan = &mut self.nodes.seats[LENDER].config.loans[place_of(LENDER, FORMER)];
         loan.generation.0 += 1;
         loan.life += 1;
         self.assignment = Assignment::Over;
@@ -248,43 +240,26 @@ impl<'w> World<'w> {
     fn is_met(&self) -> bool {
         let is_open = |function: usize| {
             let node = LENDERS[function];
-            self.seats[node].card.state(place_of(node, function)) == link::State::Open
+            self.nodes.seats[node].card.state(place_of(node, function)) == link::State::Open
         };
-        let is_shared = |node: usize, other: usize| seat::is_shared(self.channel(node, other), self.now);
+        let is_shared =
+            |node: usize, other: usize| seat::is_shared(self.nodes.channel(node, other), self.now);
         [THERE, BACK, LENT, BAIT, FORMER].into_iter().all(is_open)
             && [LENDER, NEIGHBOUR].into_iter().all(|node| is_shared(node, ROGUE) && is_shared(ROGUE, node))
-    }
-
-    fn channel(&self, node: usize, other: usize) -> Option<&link::pair::Channel<'w>> {
-        let card = &self.seats[node].card;
-        card.channel(self.peer_of(node, other)?)
-    }
-
-    /// The agents agree on memory as soon as the nodes have met.
-    fn share(&mut self) {
-        for node in [LENDER, NEIGHBOUR] {
-            let ends = [(node, ROGUE), (ROGUE, node)];
-            if seat::can_share(ends.map(|(one, other)| self.channel(one, other)), self.now) {
-                for (one, other) in ends {
-                    let Some(peer) = self.peer_of(one, other) else { continue };
-                    self.seats[one].card.set_shm(self.now, peer, true);
-                }
-            }
-        }
     }
 
     /// Some time passes for all nodes. With `lies`, what the rogue sends may be changed.
     fn turn(&mut self, dice: &mut dyn Dice, lies: bool) -> Result<(), Finding> {
         self.now += TURN;
-        self.share();
+        self.nodes.share(self.now);
         self.use_drives(dice)?;
         for node in 0..NODES {
-            self.seats[node].let_time_pass(self.now);
+            self.nodes.seats[node].let_time_pass(self.now);
             self.serve(node, dice);
             self.transmit(node, dice, lies && node == ROGUE)?;
             self.check(node)?;
         }
-        let state = self.seats[ROGUE].card.state(place_of(ROGUE, LENT));
+        let state = self.nodes.seats[ROGUE].card.state(place_of(ROGUE, LENT));
         let is_open = state == link::State::Open;
         self.rogue.opened += u64::from(is_open && !self.was_open);
         self.was_open = is_open;
@@ -293,7 +268,7 @@ impl<'w> World<'w> {
 
     /// Events and media.
     fn serve(&mut self, node: usize, dice: &mut dyn Dice) {
-        let (now, seat, saving) = (self.now, &mut self.seats[node], &mut self.saving[node]);
+        let (now, seat, saving) = (self.now, &mut self.nodes.seats[node], &mut self.saving[node]);
         while let Some(event) = seat.card.poll_event() {
             match event {
                 CardEvent::Tenant(loan, tenancy) => {
@@ -320,18 +295,18 @@ impl<'w> World<'w> {
     fn transmit(&mut self, node: usize, dice: &mut dyn Dice, lies: bool) -> Result<(), Finding> {
         for _ in 0..FRAMES {
             let now = self.now;
-            let Some(sent) = self.seats[node].card.poll_transmit(now, &mut self.buffer) else {
+            let Some(sent) = self.nodes.seats[node].card.poll_transmit(now, &mut self.buffer) else {
                 return if lies { self.make_up(dice) } else { Ok(()) };
             };
             let mut frame = self.buffer[..sent.len].to_vec();
             match sent.egress {
                 Egress::Rail(rail) => {
                     let to = sent.to.map_or(0, |to| usize::from(to.0[0])) - 1;
-                    self.seats[to].card.handle_frame(now, rail, seat::address(node), &mut frame);
+                    self.nodes.seats[to].card.handle_frame(now, rail, seat::address(node), &mut frame);
                     self.check(to)?;
                 }
                 Egress::Shm(peer) => {
-                    let to = self.node_of(node, peer);
+                    let to = self.nodes.node_of(node, peer);
                     if node == ROGUE {
                         self.memories[to].keep(&frame);
                         if lies && dice.chance(250) {
@@ -369,13 +344,13 @@ impl<'w> World<'w> {
     /// The rogue says in the stream of a function what it would have said by the assignment before.
     fn reach_back(&mut self, dice: &mut dyn Dice) -> Result<(), Finding> {
         let loan = place_of(LENDER, FORMER);
-        let (card, id) = (&self.seats[LENDER].card, self.seats[LENDER].card.stream_id(loan));
+        let (card, id) = (&self.nodes.seats[LENDER].card, self.nodes.seats[LENDER].card.stream_id(loan));
         let is_open = card.stream(loan).state() == link::State::Open;
         let Some((id, mut frame)) = id.filter(|_| is_open).zip(self.memories[LENDER].forge()) else {
             return Ok(());
         };
-        let before = LoanGeneration(self.generation(LENDER, loan).0 - 1);
-        lies::reach_back(dice, &self.told(LENDER, loan), (id, before), &mut frame);
+        let before = LoanGeneration(self.nodes.generation(LENDER, loan).0 - 1);
+        lies::reach_back(dice, &self.nodes.told(LENDER, loan), (id, before), &mut frame);
         self.rogue.told += 1;
         self.deliver(ROGUE, LENDER, &mut frame)
     }
@@ -383,16 +358,16 @@ impl<'w> World<'w> {
     /// The rogue makes an access in the stream of its own loan, with the name or the address of somebody else.
     fn reach_out(&mut self, to: usize, function: usize, dice: &mut dyn Dice) -> Result<(), Finding> {
         let loan = place_of(to, function);
-        let (card, id) = (&self.seats[to].card, self.seats[to].card.stream_id(loan));
+        let (card, id) = (&self.nodes.seats[to].card, self.nodes.seats[to].card.stream_id(loan));
         let is_open = card.stream(loan).state() == link::State::Open;
         let Some((id, mut frame)) = id.filter(|_| is_open).zip(self.memories[to].forge()) else {
             return Ok(());
         };
-        let told = self.told(to, loan);
+        let told = self.nodes.told(to, loan);
         lies::reach_out(dice, &told, (id, node::requester_of(loan)), &mut frame);
-        let before = self.seen_of(to, loan);
+        let before = self.nodes.seen_of(to, loan);
         self.deliver(ROGUE, to, &mut frame)?;
-        let after = self.seen_of(to, loan);
+        let after = self.nodes.seen_of(to, loan);
         self.rogue.told += 1;
         if after.0 > before.0 && after.1 == before.1 {
             let what = format!(
@@ -403,89 +378,27 @@ impl<'w> World<'w> {
         Ok(())
     }
 
-    /// TLPs that a loan has taken, and accesses that it has denied.
-    fn seen_of(&self, node: usize, loan: usize) -> (u64, u64) {
-        let (seat, taken) = (&self.seats[node], self.seats[node].card.stream(loan).receiver().expected());
-        let parts = NodeLedger::new(seat.memory, None, RuleSet::ALL).loan(loan, seat.config.loans[loan].life);
-        (taken, parts.map_or(0, |parts| parts.cells.edge.denied_accesses.get()))
-    }
-
     fn deliver(&mut self, from: usize, to: usize, frame: &mut [u8]) -> Result<(), Finding> {
-        let Some(peer) = self.peer_of(to, from) else { return self.check(to) };
-        let fence = self.fence(to, peer, frame);
-        self.seats[to].card.handle_shm_frame(self.now, peer, frame);
+        let Some(peer) = self.nodes.peer_of(to, from) else { return self.check(to) };
+        let fence = self.nodes.fence(to, peer, frame);
+        self.nodes.seats[to].card.handle_shm_frame(self.now, peer, frame);
         if let Some((loan, fence)) = fence {
-            let card = &self.seats[to].card;
+            let card = &self.nodes.seats[to].card;
             let taken = card.stream(loan).receiver().expected();
             fence.check(card.stream_id(loan), taken).map_err(|what| (names::OPENING, what))?;
         }
         self.check(to)
     }
 
-    /// If a frame names another assignment than the one that its stream is of: that stream's loan.
-    fn fence(&self, to: usize, peer: usize, frame: &[u8]) -> Option<(usize, opening::Fence)> {
-        let header = Header::parse(frame).ok()?;
-        let card = &self.seats[to].card;
-        let is_its =
-            |loan: &usize| card.peer_of(*loan) == Some(peer) && card.stream_id(*loan) == Some(header.stream);
-        let loan = (0..self.seats[to].config.loans.len()).find(is_its)?;
-        let (named, present) = (header.loan_generation, self.generation(to, loan));
-        let taken = card.stream(loan).receiver().expected();
-        (named != present).then_some((loan, opening::Fence { stream: header.stream, named, present, taken }))
-    }
-
     fn lie(&mut self, to: usize, dice: &mut dyn Dice, frame: &mut Vec<u8>) {
-        let streams = self.streams(to, dice);
+        let streams = self.nodes.streams(to, dice);
         self.memories[to].lie(dice, &streams, frame);
         self.rogue.told += 1;
     }
 
-    /// What the rogue knows of the streams of another node.
-    fn streams(&self, to: usize, dice: &mut dyn Dice) -> Streams {
-        let (told, own) = (&self.seats[to], &self.seats[ROGUE]);
-        let loans = told.config.loans.len();
-        let ids = |seat: &Seat<'_>| -> Vec<StreamId> {
-            (0..seat.config.loans.len()).filter_map(|loan| seat.card.stream_id(loan)).collect()
-        };
-        // What it asks for it does not wait for, now and then.
-        let asked = WISHES[ROGUE].iter().copied().find(|function| {
-            let state = own.card.state(place_of(ROGUE, *function));
-            LENDERS[*function] == to && state == link::State::Resetting
-        });
-        let asked = asked.filter(|_| dice.chance(400));
-        let loan = asked.map_or_else(|| dice.below(loans as u64) as usize, |function| place_of(to, function));
-        let hasty = asked.and_then(|function| own.card.stream_id(place_of(ROGUE, function)));
-        Streams {
-            ids: hasty.map_or_else(|| ids(told).into_iter().chain(ids(own)).collect(), |id| vec![id]),
-            functions: FUNCTIONS as u32,
-            told: self.told(to, loan),
-        }
-    }
-
-    /// What a node expects in the stream of a loan.
-    fn told(&self, node: usize, loan: usize) -> Told {
-        let seat = &self.seats[node];
-        let requesters = (0..seat.config.loans.len()).map(node::requester_of).chain([pcie::Bdf(0)]).collect();
-        let is_lent = matches!(seat.config.loans[loan].role, LoanRole::Lend { .. });
-        let place = Target { domain: seat.config.domain, is_lent, base: node::base_of(loan), requesters };
-        Told::of(&seat.card, loan, place)
-    }
-
-    /// The node that has this place among the peers of another one.
-    fn node_of(&self, node: usize, peer: usize) -> usize {
-        let key = self.seats[node].card.peers().find(|(place, _)| *place == peer).map(|(_, key)| key);
-        (0..NODES).find(|other| Some(self.keys[*other]) == key).expect("there are no others")
-    }
-
-    /// The place of a node among the peers of another one.
-    fn peer_of(&self, node: usize, other: usize) -> Option<usize> {
-        let key = self.keys[other];
-        self.seats[node].card.peers().find(|(_, known)| *known == key).map(|(place, _)| place)
-    }
-
     /// Nobody has what it must not have.
     fn check(&self, node: usize) -> Result<(), Finding> {
-        let seat = &self.seats[node];
+        let seat = &self.nodes.seats[node];
         seat.check_commit();
         for function in (0..FUNCTIONS).filter(|function| LENDERS[*function] == node) {
             let loan = place_of(node, function);
@@ -494,7 +407,10 @@ impl<'w> World<'w> {
                 loan: seat.card.state(loan),
                 stream: stream.state(),
                 taken: stream.receiver().expected(),
-                node: seat.card.peer_of(loan).map(|peer| self.keys[self.node_of(node, peer)].id()),
+                node: seat
+                    .card
+                    .peer_of(loan)
+                    .map(|peer| self.nodes.keys[self.nodes.node_of(node, peer)].id()),
             };
             opening::check(&seen, &self.entitled(function))
                 .map_err(|what| (names::OPENING, format!("function {function}: {what}")))?;
@@ -505,17 +421,17 @@ impl<'w> World<'w> {
     /// Who may have a function.
     fn entitled(&self, function: usize) -> Vec<NodeId> {
         match function {
-            THERE | BAIT => vec![self.keys[NEIGHBOUR].id()],
-            BACK => vec![self.keys[LENDER].id()],
-            LENT => vec![self.keys[ROGUE].id()],
-            FORMER if self.assignment != Assignment::Over => vec![self.keys[ROGUE].id()],
+            THERE | BAIT => vec![self.nodes.keys[NEIGHBOUR].id()],
+            BACK => vec![self.nodes.keys[LENDER].id()],
+            LENT => vec![self.nodes.keys[ROGUE].id()],
+            FORMER if self.assignment != Assignment::Over => vec![self.nodes.keys[ROGUE].id()],
             _ => Vec::new(),
         }
     }
 
     fn use_drives(&mut self, dice: &mut dyn Dice) -> Result<(), Finding> {
         for (node, function) in [(NEIGHBOUR, THERE), (LENDER, BACK), (ROGUE, LENT), (NEIGHBOUR, BAIT)] {
-            let (seat, client) = (&mut self.seats[node], &mut self.clients[function]);
+            let (seat, client) = (&mut self.nodes.seats[node], &mut self.clients[function]);
             match seat.use_drive(self.now, place_of(node, function), client, dice) {
                 // What goes to the rogue or comes from it, it may have made up.
                 _ if function == LENT || function == BAIT => {}
@@ -531,7 +447,9 @@ impl<'w> World<'w> {
         let honest = [THERE, BACK];
         honest.into_iter().for_each(|function| self.clients[function].stop());
         for _ in 0..PATIENCE {
-            if honest.into_iter().all(|function| self.is_at_rest(function)) {
+            let is_over =
+                |function: usize| self.clients[function].under_way() == 0 && self.nodes.is_at_rest(function);
+            if honest.into_iter().all(is_over) {
                 self.count();
                 return Ok(());
             }
@@ -546,24 +464,13 @@ impl<'w> World<'w> {
         ))
     }
 
-    /// Every request has ended, nothing is on its way, and no page is left.
-    fn is_at_rest(&self, function: usize) -> bool {
-        let (lender, borrower) = (LENDERS[function], 1 - LENDERS[function]);
-        let (lent, borrowed) = (&self.seats[lender].card, &self.seats[borrower].card);
-        let (here, there) = (place_of(lender, function), place_of(borrower, function));
-        let Some(drive) = borrowed.borrowed(there) else { return false };
-        self.clients[function].under_way() == 0
-            && (lent.stream(here).is_idle() && borrowed.stream(there).is_idle())
-            && (lent.pages(here).used(), borrowed.pages(there).used()) == (0, drive.driver.kept().1)
-    }
-
     /// What the nodes have counted.
     fn count(&mut self) {
         for node in [LENDER, NEIGHBOUR] {
-            let stats = self.channel(node, ROGUE).map(|channel| channel.stats());
+            let stats = self.nodes.channel(node, ROGUE).map(|channel| channel.stats());
             self.rogue.strays += stats.map_or(0, |stats| stats.unknown_streams.get());
             self.rogue.outdated += stats.map_or(0, |stats| stats.dropped_generation.get());
-            let seat = &self.seats[node];
+            let seat = &self.nodes.seats[node];
             let ledger = NodeLedger::new(seat.memory, None, RuleSet::ALL);
             for (loan, config) in seat.config.loans.iter().enumerate() {
                 let denied =
@@ -572,26 +479,4 @@ impl<'w> World<'w> {
             }
         }
     }
-}
-
-/// The functions of a node's loans, in their order: what it lends, then what it borrows.
-fn functions_of(node: usize) -> impl Iterator<Item = usize> {
-    (0..FUNCTIONS).filter(move |function| LENDERS[*function] == node).chain(WISHES[node].iter().copied())
-}
-
-/// The place of a loan in a node that lends or borrows the function.
-fn place_of(node: usize, function: usize) -> usize {
-    functions_of(node).position(|other| other == function).expect("it lends or borrows it")
-}
-
-fn config(node: usize, rules: RuleSet) -> CardConfig {
-    let loans = functions_of(node).enumerate().map(|(place, function)| {
-        let lender = LENDERS[function];
-        let role =
-            if lender == node { seat::lends(place) } else { seat::borrows(lender, BorrowEdge::Program) };
-        let is_stranger = node == ROGUE && matches!(function, SECRET | THERE);
-        let secret = [if is_stranger { 0xff } else { function as u8 + 1 }; 32];
-        seat::loan_of(function, secret, role)
-    });
-    seat::config_of(node, loans.collect(), rules)
 }

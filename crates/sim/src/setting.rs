@@ -6,6 +6,7 @@ use node::LoanKind;
 
 use crate::client::{Client, Seat};
 use crate::contest::Contest;
+use crate::disks::Disks;
 use crate::faults::Faults;
 use crate::guest::Guest;
 use crate::identity::Identity;
@@ -31,12 +32,7 @@ const COMMON_DRIVE: u64 = 0x5a5a;
 pub(crate) struct Setting<'w> {
     pub(crate) terms: Terms,
     pub(crate) loans: Vec<Loan<'w>>,
-    /// In some worlds they have one namespace together.
-    pub(crate) shared: Option<Shared>,
-    /// In some worlds media fail.
-    pub(crate) media: Option<Media<'w>>,
-    /// In some worlds somebody replaces images.
-    pub(crate) replaced: Option<Replaced>,
+    pub(crate) disks: Disks<'w>,
     /// In some worlds guests have drives with a volatile cache.
     pub(crate) volatile: Option<Volatile>,
     /// In some worlds there is a rival.
@@ -80,10 +76,8 @@ impl Setting<'_> {
         Self {
             terms: Terms { rules, frame_bytes, rails, protection, common, has_guests },
             loans,
-            shared,
-            replaced,
             volatile: Volatile::of(seed, count, is_common).filter(|_| media.is_none()),
-            media: media.map(|media| media.with(count)),
+            disks: Disks { shared, media: media.map(|media| media.with(count)), replaced },
             identity: Identity::of(seed, contest.is_some()).filter(|_| !is_other),
             neighbours: Neighbours::of(seed).filter(|_| contest.is_none()),
             contest,
@@ -106,7 +100,7 @@ impl Setting<'_> {
 
     /// Who uses what is borrowed, with so many requests all in all, if no guests do.
     pub(crate) fn clients(&self, requests: u32, random: &mut Random) -> Vec<(Seat, Client)> {
-        let (count, is_shared) = (self.loans.len(), self.shared.is_some());
+        let (count, is_shared) = (self.loans.len(), self.disks.shared.is_some());
         let requests = if is_shared { 3 * requests } else { requests };
         let requests = requests / (3 * count * (self.nodes() - BORROWER)) as u32;
         let served = if self.terms.has_guests { 0 } else { count };
@@ -135,7 +129,7 @@ impl Setting<'_> {
     }
 
     pub(crate) fn faults(&self, random: Random) -> Faults {
-        if self.terms.has_guests || self.media.is_some() {
+        if self.terms.has_guests || self.disks.media.is_some() {
             Faults::with_reboots(random, !self.terms.has_guests)
         } else {
             Faults::new(random)

@@ -29,7 +29,7 @@ struct SlotSocket {
 
 /// The guests of a world, by loan: their machines, and what lies between them and the borrower's card.
 pub(crate) struct Guests<'w> {
-    guests: Vec<Guest>,
+    pub(crate) guests: Vec<Guest>,
     sockets: Vec<SlotSocket>,
     memories: Rc<Memories<'w>>,
     /// In some worlds their drives have a volatile cache.
@@ -109,7 +109,7 @@ impl<'w> Guests<'w> {
         socket.descriptors += 3;
         self.memories.open(loan, first);
         self.guests[loan].connected(first);
-        stage.report.log.event(stage.clock.now, None, "open", loan as u64, 0);
+        stage.log(None, "open", loan as u64, 0);
         stage.act(BORROWER, |card, now| card.slot_open(now, loan)).then_some(BORROWER)
     }
 
@@ -165,7 +165,7 @@ impl<'w> Guests<'w> {
                 disks.judge_flushes(stage, loan);
                 self.volatile.iter_mut().for_each(|volatile| volatile.endanger(stage, loan));
             }
-            stage.report.log.event(stage.clock.now, None, "signal", loan as u64, tick);
+            stage.log(None, "signal", loan as u64, tick);
             let after = stage.random.below(150_000);
             stage.clock.after(after, Event::ThinkGuest(loan));
             stage.wake_soon(BORROWER);
@@ -275,7 +275,7 @@ impl<'w> Guests<'w> {
         }
         stage.report.marks.set(Mark::DriveReplaced);
         self.crash(stage, loan);
-        stage.report.log.event(stage.clock.now, None, "unplug", loan as u64, 0);
+        stage.log(None, "unplug", loan as u64, 0);
         self.disconnect(stage, loan);
         stage.clock.after(5_000_000, Event::ThinkGuest(loan));
         closed(stage, loan).then_some(BORROWER)
@@ -293,7 +293,7 @@ impl<'w> Guests<'w> {
         marks.set_if(Mark::MemoryByMessage, guest.machine().has_served());
         marks.set_if(Mark::MessageRefused, guest.machine().has_refused());
         marks.set_if(Mark::GuestReset, guest.followed > 0);
-        stage.report.log.event(stage.clock.now, None, "close", loan as u64, guest.completions);
+        stage.log(None, "close", loan as u64, guest.completions);
         self.disconnect(stage, loan);
         closed(stage, loan);
     }
@@ -325,28 +325,6 @@ impl<'w> Guests<'w> {
         for (loan, guest) in self.guests.iter_mut().enumerate() {
             volatile.forget_drive(stage, loan, guest);
         }
-    }
-
-    /// The lender has begun anew.
-    pub(crate) fn lender_rebooted(&mut self) {
-        self.guests.iter_mut().for_each(|guest| guest.lender_rebooted = true);
-    }
-
-    /// Faults are over.
-    pub(crate) fn calm(&mut self) {
-        self.guests.iter_mut().for_each(Guest::calm);
-    }
-
-    /// How many requests they make in all, and how many of these have ended.
-    pub(crate) fn progress(&self) -> [u32; 2] {
-        let guests = || self.guests.iter();
-        let total = guests().map(|guest| guest.left + guest.ended + guest.in_flight() as u32).sum();
-        [total, guests().map(|guest| guest.ended).sum()]
-    }
-
-    /// Whether all is done, and all machines are gone.
-    pub(crate) fn are_done(&self) -> bool {
-        self.guests.iter().all(|guest| guest.is_done() && guest.is_away())
     }
 
     /// What they wait for, for a report.

@@ -110,6 +110,11 @@ impl<'w> Stage<'w> {
         self.calm_since.is_some()
     }
 
+    /// Something has happened, to a node or to all.
+    pub(crate) fn log(&mut self, node: Option<usize>, what: &str, a: u64, b: u64) {
+        self.report.log.event(self.clock.now, node, what, a, b);
+    }
+
     /// Wakes a node at `at`, and a little later than now in any case.
     pub(crate) fn wake_at(&mut self, node: usize, at: u64) {
         let at = at.max(self.clock.now + 1_000);
@@ -121,11 +126,6 @@ impl<'w> Stage<'w> {
     pub(crate) fn wake_soon(&mut self, node: usize) {
         let at = self.clock.now + self.random.range(1_000, 20_000);
         self.wake_at(node, at);
-    }
-
-    /// A card's turn, if it is time for one. Returns the node, if its card is to be served.
-    pub(crate) fn turn_card(&mut self, node: usize) -> Option<usize> {
-        if self.nodes[node].wake.rings(self.clock.now) { self.let_time_pass(node) } else { None }
     }
 
     /// Time passes for a card. Returns the node, if its card is to be served.
@@ -204,7 +204,7 @@ impl<'w> Stage<'w> {
         let Some(card) = self.nodes[node].card.take() else { return };
         self.watch.card_died(node, &card);
         self.report.kills += 1;
-        self.report.log.event(self.clock.now, Some(node), "dies", self.nodes[node].generation(), 0);
+        self.log(Some(node), "dies", self.nodes[node].generation(), 0);
         self.nodes[node].switch.disarm();
         self.nodes[node].wake.stop();
         let is_dead = |node: usize| self.nodes[node].card.is_none();

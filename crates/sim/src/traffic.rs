@@ -20,7 +20,7 @@ use crate::watch::{Before, proof_in};
 pub(crate) struct Traffic {
     pub(crate) network: Network,
     /// In some worlds the nodes are on one machine.
-    neighbours: Option<Neighbours>,
+    pub(crate) neighbours: Option<Neighbours>,
     /// In some worlds old first messages keep the borrower out.
     pub(crate) siege: Siege,
     /// In some, somebody repeats frames faster than the network.
@@ -39,11 +39,6 @@ impl Traffic {
         self.spoofer.is_some()
     }
 
-    /// The memory that two nodes share.
-    pub(crate) fn memory(&mut self) -> Option<&mut Neighbours> {
-        self.neighbours.as_mut()
-    }
-
     /// A card sends what it has to send.
     pub(crate) fn transmit(&mut self, stage: &mut Stage<'_>, identity: &mut Option<Identity>, node: usize) {
         let mut buffer = core::mem::take(&mut self.buffer);
@@ -52,7 +47,7 @@ impl Traffic {
             let Some(card) = stage.nodes[node].card.as_mut() else { break };
             match survive(|| card.poll_transmit(now, &mut buffer)) {
                 Ok(Some(sent)) => {
-                    self.send(stage, identity, (node, sent.egress, sent.to), &buffer[..sent.len])
+                    self.send(stage, identity, (node, sent.egress, sent.to), &buffer[..sent.len]);
                 }
                 Ok(None) => break,
                 Err(end) => {
@@ -85,19 +80,11 @@ impl Traffic {
             let (watch, mut scene) = stage.scene();
             watch.check_address(&mut scene, to, bytes);
         }
-        let this = &stage.nodes[node];
-        let frame = Frame {
-            to: usize::from(to.0[0]).wrapping_sub(1),
-            rail,
-            at: Network::rail_of(to),
-            from: Network::address(node, rail.into()),
-            bytes: bytes.to_vec(),
-            origin: Origin::Peer,
-            first: stage.clock.now,
-            sent: stage.clock.now,
-            by: this.who(),
-            proof: proof_in(this, &stage.loans, bytes).filter(|_| node != LENDER),
-        };
+        let (this, now) = (&stage.nodes[node], stage.clock.now);
+        let (at, from) = (Network::rail_of(to), Network::address(node, rail.into()));
+        let to = (usize::from(to.0[0]).wrapping_sub(1), at);
+        let proof = proof_in(this, &stage.loans, bytes).filter(|_| node != LENDER);
+        let frame = Frame { proof, ..Frame::new(now, this.who(), to, (from, rail), bytes) };
         let mut fates = self.network.send(frame.clone());
         self.spoofer.iter_mut().for_each(|spoofer| spoofer.repeat(&frame, &mut fates));
         if let Some(identity) = identity {
@@ -105,7 +92,7 @@ impl Traffic {
         }
         for fate in fates {
             match fate {
-                Fate::Lost => stage.report.log.event(stage.clock.now, Some(node), "lost", rail.into(), 0),
+                Fate::Lost => stage.log(Some(node), "lost", rail.into(), 0),
                 Fate::Arrives(after, frame) => stage.clock.after(after, Event::Arrival(frame)),
             }
         }
@@ -115,7 +102,7 @@ impl Traffic {
     pub(crate) fn arrive(stage: &mut Stage<'_>, frame: Frame) -> Option<usize> {
         let (node, at, from) = (frame.to, usize::from(frame.at), frame.from);
         let before = Before::arrival(&stage.nodes[node], &frame.bytes);
-        stage.report.log.event(stage.clock.now, Some(node), "rx", frame.rail.into(), before.packet());
+        stage.log(Some(node), "rx", frame.rail.into(), before.packet());
         let mut bytes = frame.bytes.clone();
         let hears = |card: &mut Card<'_>, now| card.handle_frame(now, RailId::ALL[at], from, &mut bytes);
         if stage.dies_here(node) || !stage.act(node, hears) {
@@ -130,22 +117,10 @@ impl Traffic {
     fn write_memory(&mut self, stage: &mut Stage<'_>, node: usize, bytes: &[u8]) {
         let Some(neighbours) = &mut self.neighbours else { return };
         let (to, after) = neighbours.write(node, bytes);
-        self.network.keep_foreign(
-            node,
-            Frame {
-                to,
-                rail: 0,
-                at: 0,
-                from: Network::address(node, 0),
-                bytes: bytes.to_vec(),
-                // Over a network it is a forgery, whenever.
-                origin: Origin::Forger,
-                first: stage.clock.now,
-                sent: stage.clock.now,
-                by: stage.nodes[node].who(),
-                proof: None,
-            },
-        );
+        let (by, from) = (stage.nodes[node].who(), (Network::address(node, 0), 0));
+        // Over a network it is a forgery, whenever.
+        let frame = Frame::new(stage.clock.now, by, (to, 0), from, bytes);
+        self.network.keep_foreign(node, Frame { origin: Origin::Forger, ..frame });
         stage.clock.after(after, Event::Memory(to));
     }
 
@@ -159,7 +134,7 @@ impl Traffic {
             let Some(frame) = frame else { return };
             let after = dice.below(2_000_000);
             let what = if forged { "forged" } else { "old" };
-            stage.report.log.event(stage.clock.now, None, what, frame.to as u64, after);
+            stage.log(None, what, frame.to as u64, after);
             stage.clock.after(after, Event::Arrival(frame));
         }
     }
@@ -167,22 +142,14 @@ impl Traffic {
     /// Rails go, for a while.
     pub(crate) fn cut(&mut self, stage: &mut Stage<'_>, (rails, lasts): (u64, u64)) {
         self.network.cut(rails);
-        stage.report.log.event(stage.clock.now, None, "cut", rails, lasts);
+        stage.log(None, "cut", rails, lasts);
         stage.report.marks.set_if(Mark::BothRailsCut, self.network.are_both_cut());
         stage.report.marks.set_if(Mark::OneWayCut, rails.count_ones() == 1);
         stage.clock.after(lasts, Event::Mend(rails));
     }
 
-    /// They come back.
     pub(crate) fn mend(&mut self, stage: &mut Stage<'_>, rails: u64) {
-        stage.report.log.event(stage.clock.now, None, "mend", rails, 0);
+        stage.log(None, "mend", rails, 0);
         self.network.mend(rails);
-    }
-
-    /// Nobody reaches a node for a while.
-    pub(crate) fn isolate(&mut self, stage: &mut Stage<'_>, node: usize, lasts: u64) {
-        self.network.islands[node] = true;
-        stage.report.log.event(stage.clock.now, Some(node), "island", lasts, 0);
-        stage.clock.after(lasts, Event::Join(node));
     }
 }

@@ -14,7 +14,7 @@ use crate::death::{End, Switch, survive};
 use crate::disks::Disks;
 use crate::edge::Clients;
 use crate::faults::Faults;
-use crate::guest::Memories;
+use crate::guest::{Guest, Memories};
 use crate::identity::Identity;
 use crate::network::Network;
 use crate::nodes::Node;
@@ -76,27 +76,31 @@ impl<'w> World<'w> {
         let guests = setting.guests(options.requests, &mut random);
         let clock = Clock::new(1_000_000);
         let when = (setting.terms.rules, clock.instant());
-        let node = |node: usize| Node::new(node, arena, switches[node], (setting.kind(node), loans), when);
+        let node = |node: usize| {
+            let bytes = node::ledger_bytes(None, (0..loans).map(|_| setting.kind(node)), loans);
+            let memory = arena.zeroed_bytes(bytes.expect("there is no table yet"));
+            Node::new(node, memory, switches[node], when)
+        };
         let nodes = (0..count).map(node).collect();
         let rails = setting.terms.rails[1].count_ones() as usize;
         let memories = setting.terms.has_guests.then(|| Rc::new(Memories::new(loans, switches[BORROWER])));
         let network = Network::new(random.fork(), count);
         let faults = setting.faults(random.fork());
-        let disks = Disks { shared: setting.shared, media: setting.media, replaced: setting.replaced };
+        let has_media = setting.disks.media.is_some();
         Self {
             stage: Stage {
                 arena,
                 clock,
                 report: Report::new(options.trace),
                 nodes,
-                watch: Watch::new((count, loans), rails, disks.media.is_some(), memories.clone()),
+                watch: Watch::new((count, loans), rails, has_media, memories.clone()),
                 terms: setting.terms,
                 loans: setting.loans,
                 random,
                 calm_since: None,
             },
             traffic: Traffic::new(network, setting.neighbours, Spoofer::of(seed)),
-            disks,
+            disks: setting.disks,
             clients: Clients::new(clients, count, loans),
             guests: memories.map(|memories| Guests::new(guests, memories, setting.volatile)),
             faults,
@@ -126,7 +130,6 @@ impl<'w> World<'w> {
     fn begin(&mut self) {
         let stage = &mut self.stage;
         for node in 0..stage.nodes.len() {
-            stage.nodes[node].switch.set_memory(stage.nodes[node].memory);
             let after = stage.random.below(3_000_000);
             stage.schedule_agent(node, stage.clock.now + after);
         }
@@ -166,7 +169,8 @@ impl<'w> World<'w> {
     fn happen(&mut self, event: Event) {
         let (stage, disks) = (&mut self.stage, &mut self.disks);
         let served = match event {
-            Event::Wake(node) => stage.turn_card(node),
+            Event::Wake(node) if stage.nodes[node].wake.rings(stage.clock.now) => stage.let_time_pass(node),
+            Event::Wake(_) => None,
             Event::Arrival(frame) => Traffic::arrive(stage, frame),
             Event::Ring(loan, request) => disks.ring_done(stage, loan, request),
             Event::Mark(loan) => Disks::mark_late(stage, loan),
@@ -174,13 +178,13 @@ impl<'w> World<'w> {
             Event::ThinkGuest(loan) => self.guests.as_mut().and_then(|guests| guests.think(stage, loan)),
             Event::GuestTick(loan) => self.guests.as_mut().and_then(|guests| guests.tick(stage, loan)),
             Event::Unplug(loan) => self.guests.as_mut().and_then(|guests| guests.unplug(stage, loan)),
-            Event::Memory(node) => self.traffic.memory().and_then(|memory| memory.read(stage, node)),
+            Event::Memory(node) => self.traffic.neighbours.as_mut().and_then(|it| it.read(stage, node)),
             Event::Kept(drive) => disks.record_is_durable(stage, drive),
             Event::Clear(drive) => disks.clear(stage, drive),
             Event::Look => disks.look_at_images(stage),
             Event::Medium(drive) => return disks.turn(stage, drive),
             Event::Agent(node) => return stage.run_agent(node),
-            Event::Agree => return self.traffic.memory().into_iter().for_each(|memory| memory.agree(stage)),
+            Event::Agree => return self.traffic.neighbours.iter_mut().for_each(|it| it.agree(stage)),
             Event::Mend(rails) => return self.traffic.mend(stage, rails),
             Event::Join(node) => return self.traffic.network.islands[node] = false,
             Event::OldMessages => return self.identity.iter_mut().for_each(|it| it.repeat_old(stage)),
@@ -199,18 +203,22 @@ impl<'w> World<'w> {
     /// Faults are over.
     pub(crate) fn calm(&mut self) {
         let stage = &mut self.stage;
-        stage.report.log.event(stage.clock.now, None, "calm", 0, 0);
+        stage.log(None, "calm", 0, 0);
         stage.calm_since = Some(stage.clock.now);
         stage.nodes.iter().for_each(|node| node.switch.disarm());
         self.traffic.network.calm();
-        self.guests.iter_mut().for_each(Guests::calm);
+        self.guests.iter_mut().flat_map(|guests| &mut guests.guests).for_each(Guest::calm);
+    }
+
+    pub(crate) fn guests(&self) -> impl Iterator<Item = &Guest> {
+        self.guests.iter().flat_map(|guests| &guests.guests)
     }
 
     /// How many requests there are in all, and how many of these have ended.
     pub(crate) fn progress(&self) -> [u32; 2] {
-        let [total, ended] = self.clients.progress();
-        let [of_guests, ended_of_guests] = self.guests.as_ref().map_or([0; 2], Guests::progress);
-        [total + of_guests, ended + ended_of_guests]
+        let clients = self.clients.all().map(|it| [it.left + it.in_flight() as u32, it.ended]);
+        let guests = self.guests().map(|it| [it.left + it.in_flight() as u32, it.ended]);
+        clients.chain(guests).fold([0; 2], |[total, ended], [open, over]| [total + open + over, ended + over])
     }
 
     fn summary(&self) -> Summary {

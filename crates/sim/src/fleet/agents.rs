@@ -2,32 +2,31 @@
 
 use base::Instant;
 use base::ids::Incarnation;
-use node::agent::{Agent, Beat, Effect, Rest};
+use node::agent::{Beat, Effect, Rest};
 use node::{Card, CardEvent, Refusal};
 
-use super::member::new_memory;
 use super::{Event, World};
 use crate::checkers::names;
 
 impl World<'_> {
     pub(super) fn run_agent(&mut self, node: usize) {
         let now = self.clock.instant();
-        let this = &mut self.nodes[node];
-        this.agent_wake.stop();
-        this.agent.handle_timeout(now);
+        let this = &mut self.members[node];
+        this.node.agent_wake.stop();
+        this.node.agent.handle_timeout(now);
         self.drive_agent(node);
     }
 
     pub(super) fn drive_agent(&mut self, node: usize) {
         while self.failure.is_none()
-            && let Some(effect) = self.nodes[node].agent.poll_effect()
+            && let Some(effect) = self.members[node].node.agent.poll_effect()
         {
             self.perform(node, effect);
         }
-        while self.nodes[node].agent.poll_event().is_some() {}
-        let this = &mut self.nodes[node];
-        let Some(at) = this.agent.poll_timeout().map(Instant::as_nanos) else { return };
-        if this.agent_wake.set(at) {
+        while self.members[node].node.agent.poll_event().is_some() {}
+        let this = &mut self.members[node];
+        let Some(at) = this.node.agent.poll_timeout().map(Instant::as_nanos) else { return };
+        if this.node.agent_wake.set(at) {
             self.clock.at(at, Event::Agent(node));
         }
     }
@@ -52,9 +51,7 @@ impl World<'_> {
             Effect::TellLoan { loan } => return self.tell_loan(node, loan),
             Effect::Vacate { loan } => return self.vacate(node, loan),
             Effect::RaiseIncarnation { loan, seen } => {
-                let this = &mut self.nodes[node];
-                this.folder = this.folder.max(seen) + 1;
-                return this.agent.handle_incarnation_raised(loan, this.folder);
+                return self.members[node].node.raise_incarnation(loan, seen);
             }
             Effect::TellIncarnation { loan, incarnation } => {
                 let incarnation = Incarnation(incarnation);
@@ -64,7 +61,7 @@ impl World<'_> {
             Effect::Look => {
                 // No card hangs here: each moment it has made another turn.
                 let beat = Beat { turns: self.clock.now, rest: Rest::Awake };
-                return self.nodes[node].agent.handle_beat(now, beat, || None);
+                return self.members[node].node.agent.handle_beat(now, beat, || None);
             }
             // Nobody ends here in order, and there are no machines.
             Effect::TellEnd | Effect::TellPresence { .. } => return,
@@ -74,12 +71,12 @@ impl World<'_> {
                 return;
             }
         };
-        self.clock.after(after, Event::Performed(node, self.nodes[node].life, Box::new(effect)));
+        self.clock.after(after, Event::Performed(node, self.members[node].node.life, Box::new(effect)));
     }
 
     /// What an agent wanted done is, if it still lives.
     pub(super) fn performed(&mut self, node: usize, life: u64, effect: &Effect) {
-        if self.nodes[node].life != life {
+        if self.members[node].node.life != life {
             return;
         }
         match *effect {
@@ -87,23 +84,20 @@ impl World<'_> {
             Effect::Drain { .. } => {
                 self.drain(node);
                 let now = self.clock.instant();
-                self.nodes[node].agent.handle_drained(now, Ok(()));
+                self.members[node].node.agent.handle_drained(now, Ok(()));
             }
             Effect::StoreTenancy { loan, tenancy } => {
                 let fails = !self.is_calm && self.random.chance(30);
                 if !fails {
-                    let function = self.nodes[node].lent.start + loan;
+                    let function = self.members[node].lent.start + loan;
                     self.functions[function].tenancy = tenancy;
                 }
                 let (now, result) =
                     (self.clock.instant(), if fails { Err("no space".to_owned()) } else { Ok(()) });
-                self.nodes[node].agent.handle_tenancy_stored(now, loan, result);
+                self.members[node].node.agent.handle_tenancy_stored(now, loan, result);
             }
             Effect::StoreHolder(holder) => {
-                let (now, this) = (self.clock.instant(), &mut self.nodes[node]);
-                this.holders.retain(|known| known.key != holder.key);
-                this.holders.push(holder);
-                this.agent.handle_holder_stored(now, holder.node(), Ok(()));
+                self.members[node].node.keep_holder(self.clock.instant(), holder);
             }
             // The others take no time.
             _ => {}
@@ -113,12 +107,12 @@ impl World<'_> {
     }
 
     pub(super) fn serve_events(&mut self, node: usize) {
-        while let Some(event) = self.nodes[node].card.as_mut().and_then(Card::poll_event) {
+        while let Some(event) = self.members[node].node.card.as_mut().and_then(Card::poll_event) {
             if self.trace {
                 eprintln!("{:>12.3} {node:>2} * {event:?}", self.clock.now as f64 / 1000.0);
             }
             let now = self.clock.instant();
-            let agent = &mut self.nodes[node].agent;
+            let agent = &mut self.members[node].node.agent;
             match event {
                 CardEvent::Tenant(loan, tenancy) => agent.handle_tenant(now, loan, tenancy),
                 CardEvent::Located(holder) => agent.handle_located(now, holder),
@@ -133,7 +127,7 @@ impl World<'_> {
                 CardEvent::MediaFault(_) | CardEvent::Unusable(..) => {
                     self.fail(names::ASSERTION, format!("node {node}: {event:?}"));
                 }
-                CardEvent::Ready(loan) => self.nodes[node].note_ready(loan, &self.functions),
+                CardEvent::Ready(loan) => self.members[node].note_ready(loan, &self.functions),
                 CardEvent::Refused(..) | CardEvent::Met(..) | CardEvent::Joined(..) => {}
                 CardEvent::Withdrawn(drive) => self.note_withdrawn(node, drive),
                 CardEvent::Left(_) => {}
@@ -143,18 +137,18 @@ impl World<'_> {
     }
 
     fn given_back(&mut self, node: usize, loan: usize, has_lost: bool) {
-        let this = &mut self.nodes[node];
+        let this = &mut self.members[node];
         let Some(place) = loan.checked_sub(this.lent.len()) else { return };
         if has_lost {
             self.fail(names::DURABILITY, format!("node {node} has lost writes of loan {loan}"));
         } else if this.places[place].claim.as_ref().is_some_and(|claim| claim.is_returning) {
-            this.agent.handle_given_back(loan);
+            this.node.agent.handle_given_back(loan);
         }
     }
 
     fn vacate(&mut self, node: usize, loan: usize) {
         self.note("vacated", node);
-        let this = &mut self.nodes[node];
+        let this = &mut self.members[node];
         let place = loan - this.lent.len();
         if let Some(claim) = this.places[place].claim.take() {
             self.functions[claim.function].claim = None;
@@ -163,7 +157,7 @@ impl World<'_> {
     }
 
     fn tell_loan(&mut self, node: usize, loan: usize) {
-        let this = &self.nodes[node];
+        let this = &self.members[node];
         let config = this.borrowed_loan(loan - this.lent.len(), &self.functions);
         let told = self.tell(node, loan, |card, now| {
             card.attach(now, loan, config).expect("this ledger is not corrupt");
@@ -177,23 +171,16 @@ impl World<'_> {
         self.fleet.reboots += 1;
         // The next one waits for the locks of the images, that is for the disk.
         self.drain(node);
-        let (now, arena) = (self.clock.instant(), self.arena);
-        let this = &mut self.nodes[node];
-        this.card = None;
-        this.card_wake.stop();
-        this.agent_wake.stop();
-        this.switch.disarm();
-        this.memory = new_memory(arena, &this.lent, this.places.len());
-        this.begin_ledger();
-        this.life += 1;
-        this.folder += 1;
-        this.incarnation = this.folder;
-        this.agent = Agent::new(this.rules, now);
+        let this = &mut self.members[node];
+        this.node.card = None;
+        this.node.wake.stop();
+        this.node.switch.disarm();
+        this.node.begin_life(self.arena, self.clock.instant());
         for function in this.lent.clone() {
             self.functions[function].life = 0;
         }
         self.conclude_withdrawals(node);
-        let this = &mut self.nodes[node];
+        let this = &mut self.members[node];
         for place in &mut this.places {
             place.life = 0;
             if let Some(claim) = &mut place.claim {

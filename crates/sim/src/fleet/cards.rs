@@ -4,7 +4,7 @@ use base::Instant;
 use node::agent::Exit;
 use node::{Card, Egress};
 
-use super::member::{FRAME, Submitted, journal};
+use super::member::{FRAME, Submitted};
 use super::network::Arrival;
 use super::{Event, World};
 use crate::checkers::names;
@@ -16,11 +16,11 @@ const SIGKILL: i32 = 9;
 
 impl<'w> World<'w> {
     pub(super) fn run_card(&mut self, node: usize) {
-        let this = &mut self.nodes[node];
-        if !this.card_wake.rings(self.clock.now) {
+        let this = &mut self.members[node];
+        if !this.node.wake.rings(self.clock.now) {
             return;
         }
-        let due = this.card.as_ref().and_then(Card::poll_timeout);
+        let due = this.node.card.as_ref().and_then(Card::poll_timeout);
         if due.is_some_and(|at| at.as_nanos() <= self.clock.now) && !self.act(node, Card::handle_timeout) {
             return;
         }
@@ -33,9 +33,9 @@ impl<'w> World<'w> {
         self.transmit(node);
         self.serve_media(node);
         self.transmit(node);
-        let this = &mut self.nodes[node];
-        let Some(at) = this.card.as_ref().and_then(Card::poll_timeout) else { return };
-        if this.card_wake.set(at.as_nanos()) {
+        let this = &mut self.members[node];
+        let Some(at) = this.node.card.as_ref().and_then(Card::poll_timeout) else { return };
+        if this.node.wake.set(at.as_nanos()) {
             self.clock.at(at.as_nanos(), Event::Card(node));
         }
     }
@@ -43,7 +43,7 @@ impl<'w> World<'w> {
     /// Lets the card do something: false if it is dead, or dies of it.
     pub(super) fn act(&mut self, node: usize, work: impl FnOnce(&mut Card<'w>, Instant)) -> bool {
         let now = self.clock.instant();
-        let Some(card) = self.nodes[node].card.as_mut() else { return false };
+        let Some(card) = self.members[node].node.card.as_mut() else { return false };
         match survive(|| work(card, now)) {
             Ok(()) => {
                 if card.uncommitted() > 0 {
@@ -60,7 +60,7 @@ impl<'w> World<'w> {
     }
 
     fn check_roll_back(&mut self, node: usize) {
-        if let Some(offset) = self.nodes[node].switch.take_mismatch() {
+        if let Some(offset) = self.members[node].node.switch.take_mismatch() {
             let what = format!("offset {offset:#x} of the ledger is not what was committed");
             self.fail(names::ROLL_BACK, what);
         }
@@ -75,50 +75,50 @@ impl<'w> World<'w> {
 
     /// A card dies, and its agent notices.
     pub(super) fn kill(&mut self, node: usize) {
-        let this = &mut self.nodes[node];
-        if this.card.take().is_none() {
+        let this = &mut self.members[node];
+        if this.node.card.take().is_none() {
             return;
         }
-        this.switch.disarm();
-        this.card_wake.stop();
+        this.node.switch.disarm();
+        this.node.wake.stop();
         self.fleet.kills += 1;
         self.note("dies", node);
         let now = self.clock.instant();
-        self.nodes[node].agent.handle_exit(now, Exit::Signal(SIGKILL));
+        self.members[node].node.agent.handle_exit(now, Exit::Signal(SIGKILL));
         self.drive_agent(node);
     }
 
     /// True if the card died at this effect, or was dead.
     fn dies_here(&mut self, node: usize) -> bool {
-        if self.nodes[node].card.is_some() && self.nodes[node].switch.dies_at_effect() {
+        if self.members[node].node.card.is_some() && self.members[node].node.switch.dies_at_effect() {
             self.kill(node);
         }
-        self.nodes[node].card.is_none() || self.failure.is_some()
+        self.members[node].node.card.is_none() || self.failure.is_some()
     }
 
     pub(super) fn start_card(&mut self, node: usize) {
-        if self.nodes[node].card.is_some() || !self.nodes[node].disk.is_empty() {
+        if self.members[node].node.card.is_some() || !self.members[node].disk.is_empty() {
             let what = format!("node {node} is to have a card beside another one's requests");
             return self.fail(names::ASSERTION, what);
         }
         self.note("start", node);
         let mut seed = [0; 32];
         seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next_u64().to_le_bytes());
-        let config = self.nodes[node].config(&self.functions, seed);
+        let config = self.members[node].config(&self.functions, seed);
         if !self.is_calm && self.fleet.kills > 0 && self.random.chance(100) {
             let stores = self.random.below(300);
-            self.nodes[node].switch.arm_store(stores);
+            self.members[node].node.switch.arm_store(stores);
         }
-        let (now, this) = (self.clock.instant(), &mut self.nodes[node]);
-        let (memory, switch) = (this.memory, this.switch);
+        let (now, this) = (self.clock.instant(), &mut self.members[node]);
+        let (memory, switch) = (this.node.memory, this.node.switch);
         let made = survive(|| Card::new(memory, Some(switch), config, now));
-        this.agent.handle_started(now, node as i32 + 1);
+        this.node.agent.handle_started(now, node as i32 + 1);
         self.check_roll_back(node);
         match made {
             Ok(card) => self.welcome(node, card.expect("the memory was made for it")),
             Err(End::Killed) => {
                 self.fleet.kills += 1;
-                self.nodes[node].agent.handle_exit(now, Exit::Signal(SIGKILL));
+                self.members[node].node.agent.handle_exit(now, Exit::Signal(SIGKILL));
                 self.drive_agent(node);
             }
             Err(End::Panicked(what)) => self.fail(names::ASSERTION, format!("node {node} starts: {what}")),
@@ -129,9 +129,9 @@ impl<'w> World<'w> {
 
     fn welcome(&mut self, node: usize, card: Card<'w>) {
         let now = self.clock.instant();
-        let this = &mut self.nodes[node];
-        this.card = Some(card);
-        this.agent.handle_running(now);
+        let this = &mut self.members[node];
+        this.node.card = Some(card);
+        this.node.agent.handle_running(now);
         self.drive_agent(node);
         self.service(node);
     }
@@ -140,7 +140,7 @@ impl<'w> World<'w> {
         let mut buffer = core::mem::take(&mut self.buffer);
         while !self.dies_here(node) {
             let now = self.clock.instant();
-            let Some(card) = self.nodes[node].card.as_mut() else { break };
+            let Some(card) = self.members[node].node.card.as_mut() else { break };
             let outgoing = match survive(|| card.poll_transmit(now, &mut buffer)) {
                 Ok(Some(outgoing)) => outgoing,
                 Ok(None) => break,
@@ -167,7 +167,7 @@ impl<'w> World<'w> {
 
     /// A node has these rails from now on: what the next card is told, too, before the present one is.
     pub(super) fn set_rails(&mut self, node: usize, rails: u8) {
-        self.nodes[node].rails = rails;
+        self.members[node].rails = rails;
         let set = |card: &mut Card<'_>, now| {
             card.set_rails(now, rails::config(rails, FRAME)).expect("there is one, as large as the others");
         };
@@ -178,19 +178,19 @@ impl<'w> World<'w> {
 
     fn serve_media(&mut self, node: usize) {
         while !self.dies_here(node) {
-            let Some(card) = self.nodes[node].card.as_mut() else { return };
+            let Some(card) = self.members[node].node.card.as_mut() else { return };
             let work = match survive(|| card.poll_media()) {
                 Ok(Some(work)) => work,
                 Ok(None) => return,
                 Err(end) => return self.end_card(node, end),
             };
-            let this = &mut self.nodes[node];
+            let this = &mut self.members[node];
             this.next_request += 1;
             let (request, function) = (this.next_request, this.lent.start + work.loan);
-            let submitted =
-                Submitted { work, function, journal: journal(this.memory), card: this.generation() };
+            let (journal, card) = (this.node.kernel(), this.node.generation());
+            let submitted = Submitted { work, function, journal, card };
             this.disk.insert(request, submitted);
-            let slow = self.nodes[node].disk_is_slow && !self.is_calm && self.random.chance(20);
+            let slow = self.members[node].disk_is_slow && !self.is_calm && self.random.chance(20);
             let most = if slow { 2_000_000_000 } else { 150_000 };
             let stands = self.functions[function].is_stuck;
             let still = if stands { self.plan.end.saturating_sub(self.clock.now) } else { 0 };
@@ -201,10 +201,10 @@ impl<'w> World<'w> {
 
     /// The disk does something, whether or not the card that has asked for it still lives.
     pub(super) fn disk_done(&mut self, node: usize, request: u64) {
-        let Some(submitted) = self.nodes[node].disk.remove(&request) else { return };
+        let Some(submitted) = self.members[node].disk.remove(&request) else { return };
         self.execute(&submitted);
         let Submitted { work, card, .. } = submitted;
-        if card == self.nodes[node].generation()
+        if card == self.members[node].node.generation()
             && !self.dies_here(node)
             && self.act(node, |card, now| card.handle_media(now, work.loan, work.id, Ok(())))
         {
@@ -223,10 +223,10 @@ impl<'w> World<'w> {
 
     /// Everything that the disk was asked for happens, in any order.
     pub(super) fn drain(&mut self, node: usize) {
-        while !self.nodes[node].disk.is_empty() {
-            let any = self.random.index(self.nodes[node].disk.len());
-            let request = self.nodes[node].disk.keys().copied().nth(any);
-            if let Some(submitted) = request.and_then(|request| self.nodes[node].disk.remove(&request)) {
+        while !self.members[node].disk.is_empty() {
+            let any = self.random.index(self.members[node].disk.len());
+            let request = self.members[node].disk.keys().copied().nth(any);
+            if let Some(submitted) = request.and_then(|request| self.members[node].disk.remove(&request)) {
                 self.execute(&submitted);
             }
         }

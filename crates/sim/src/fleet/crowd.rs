@@ -42,9 +42,11 @@ impl World<'_> {
     pub(super) fn gather(&mut self) {
         for function in 0..self.functions.len() {
             let lender = self.functions[function].lender;
-            let others = (0..self.nodes.len()).filter(|node| *node != lender);
+            let others = (0..self.members.len()).filter(|node| *node != lender);
             let vacant: Vec<_> = others
-                .flat_map(|node| self.nodes[node].vacant_places().into_iter().map(move |place| (node, place)))
+                .flat_map(|node| {
+                    self.members[node].vacant_places().into_iter().map(move |place| (node, place))
+                })
                 .collect();
             let (node, place) = vacant[self.random.index(vacant.len())];
             self.claims += 1;
@@ -94,7 +96,7 @@ impl World<'_> {
     pub(super) fn owed(&self) -> Option<String> {
         self.functions.iter().find_map(|function| {
             let (node, place) = function.claim?;
-            let (lender, borrower) = (&self.nodes[function.lender], &self.nodes[node]);
+            let (lender, borrower) = (&self.members[function.lender], &self.members[node]);
             let (lent, borrowed) =
                 (lender.stream(function.place)?, borrower.stream(borrower.loan_of(place))?);
             [(lent, borrowed), (borrowed, lent)].into_iter().find_map(|(sender, receiver)| {

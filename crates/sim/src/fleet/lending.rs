@@ -49,7 +49,7 @@ impl World<'_> {
     /// nobody.
     fn withdraw_from_user(&mut self, function: usize) {
         let Some((node, place)) = self.functions[function].claim else { return };
-        if self.nodes[node].wait_for(place) {
+        if self.members[node].wait_for(place) {
             self.fleet.taken_away += 1;
             self.withdraw(function);
         }
@@ -68,15 +68,15 @@ impl World<'_> {
             _ => false,
         };
         self.clock.retain(|event| !is_of_it(event));
-        self.nodes[node].agent.handle_withdrawn(place, [place]);
+        self.members[node].node.agent.handle_withdrawn(place, [place]);
         self.drive_agent(node);
         self.service(node);
     }
 
     /// The card has a drive no more.
     pub(super) fn note_withdrawn(&mut self, node: usize, drive: usize) {
-        let function = self.nodes[node].lent.start + drive;
-        if self.nodes[node].disk.values().any(|submitted| submitted.function == function) {
+        let function = self.members[node].lent.start + drive;
+        if self.members[node].disk.values().any(|submitted| submitted.function == function) {
             let what = format!("node {node} has let go of drive {drive}, of which its disk has something");
             self.fail(names::STRAYS, what);
         }
@@ -85,7 +85,7 @@ impl World<'_> {
 
     /// No card has the drives any more that were to go.
     pub(super) fn conclude_withdrawals(&mut self, node: usize) {
-        self.nodes[node].lent.clone().for_each(|function| self.conclude(function));
+        self.members[node].lent.clone().for_each(|function| self.conclude(function));
     }
 
     fn conclude(&mut self, function: usize) {
@@ -103,7 +103,7 @@ impl World<'_> {
         (this.lending, this.life) = (Lending::Here, this.life + 1);
         let (node, place) = (this.lender, this.place);
         self.note("lends", node);
-        let agent = &mut self.nodes[node].agent;
+        let agent = &mut self.members[node].node.agent;
         match can_take {
             true => agent.handle_lent(place, [place]),
             false => agent.handle_replanned([place]),
@@ -114,8 +114,8 @@ impl World<'_> {
 
     /// The card hears of a drive that is lent from now on, and the streams of its other loans go on.
     pub(super) fn tell_drive(&mut self, node: usize, drive: usize) {
-        let function = self.nodes[node].lent.start + drive;
-        let (config, this) = (drive_config(function), &self.nodes[node]);
+        let function = self.members[node].lent.start + drive;
+        let (config, this) = (drive_config(function), &self.members[node]);
         let loan = this.lent_loan(&self.functions[function], function);
         let told = self.tell(node, drive, |card, now| {
             card.lend(now, drive, config, vec![(drive, loan)], &[]).expect("this ledger has room for it");
@@ -130,15 +130,15 @@ impl World<'_> {
         loan: usize,
         work: impl FnOnce(&mut Card<'_>, Instant),
     ) -> bool {
-        let others = self.nodes[node].loans(&self.functions);
+        let others = self.members[node].loans(&self.functions);
         let others: Vec<usize> = others.into_iter().filter(|other| *other != loan).collect();
         let names =
             |card: &Card<'_>| -> Vec<_> { others.iter().map(|other| card.stream(*other).name()).collect() };
-        let before = self.nodes[node].card.as_ref().map(names);
+        let before = self.members[node].node.card.as_ref().map(names);
         if !self.act(node, work) {
             return false;
         }
-        if self.nodes[node].card.as_ref().map(names) != before {
+        if self.members[node].node.card.as_ref().map(names) != before {
             let what = format!("node {node}: a loan that came has begun others anew");
             self.fail(names::EXACTLY_ONCE, what);
         }

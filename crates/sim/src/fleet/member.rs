@@ -4,24 +4,20 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
-use base::ledger::{Arena, Journal, RawMemory};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, RailId};
+use base::ledger::{Arena, Journal};
 use base::{Instant, Random, RuleSet};
 use link::{Name, NodeKey, Secret, Tenancy};
-use node::agent::Agent;
 use node::{
-    BorrowEdge, Card, CardConfig, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole, MediaWork,
-    NodeLedger, Route, Whereabouts,
+    BorrowEdge, CardConfig, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole, MediaWork, Route,
 };
 
 use super::client::Claim;
 use super::function::Function;
 use super::lending::{Lending, drive_config};
-use crate::checkers::single_owner::Life;
-use crate::clock::Alarm;
 use crate::death::Switch;
-use crate::identity::life_id;
 use crate::network::Network;
+use crate::nodes::Node;
 use crate::rails;
 
 /// Bytes of the largest frame.
@@ -43,24 +39,11 @@ pub(super) struct Submitted<'w> {
     pub(super) card: u64,
 }
 
-pub(super) struct Node<'w> {
-    pub(super) index: usize,
-    pub(super) memory: RawMemory<'w>,
-    pub(super) switch: &'w Switch<'w>,
-    pub(super) card: Option<Card<'w>>,
-    pub(super) identity: NodeKey,
-    pub(super) life: u64,
-    pub(super) incarnation: u64,
-    /// The last incarnation that its state folder knows of.
-    pub(super) folder: u64,
-    /// Where those are who have something of it, as the folder has it.
-    pub(super) holders: Vec<Whereabouts>,
-    pub(super) agent: Agent,
-    pub(super) rules: RuleSet,
-    pub(super) agent_wake: Alarm,
-    pub(super) card_wake: Alarm,
+/// A node, what it lends, and what it has places for.
+pub(super) struct Member<'w> {
+    pub(super) node: Node<'w>,
     /// Of the fleet: by that the lines of other nodes are known.
-    pub(super) seed: u64,
+    seed: u64,
     /// Its rails, as bits.
     pub(super) rails: u8,
     /// The functions it lends, whose loans have the first places.
@@ -71,7 +54,7 @@ pub(super) struct Node<'w> {
     pub(super) disk_is_slow: bool,
 }
 
-impl<'w> Node<'w> {
+impl<'w> Member<'w> {
     pub(super) fn new(
         index: usize,
         arena: &'w Arena,
@@ -79,20 +62,10 @@ impl<'w> Node<'w> {
         (lent, places): (Range<usize>, usize),
         (rules, now, seed): (RuleSet, Instant, u64),
     ) -> Self {
+        let kinds = lent.clone().map(|_| LoanKind::Lend).chain((0..places).map(|_| LoanKind::Drive));
+        let bytes = node::ledger_bytes(None, kinds, lent.len()).expect("there is no table yet");
         Self {
-            index,
-            memory: new_memory(arena, &lent, places),
-            switch,
-            card: None,
-            identity: NodeKey::numbered(index as u64 + 1),
-            life: 1,
-            incarnation: 1,
-            folder: 1,
-            holders: Vec::new(),
-            agent: Agent::new(rules, now),
-            rules,
-            agent_wake: Alarm::default(),
-            card_wake: Alarm::default(),
+            node: Node::new(index, arena.zeroed_bytes(bytes), switch, (rules, now)),
             seed,
             rails: rails::of_member(seed, index),
             lent,
@@ -101,12 +74,6 @@ impl<'w> Node<'w> {
             next_request: 0,
             disk_is_slow: false,
         }
-    }
-
-    /// Its cards run on its memory from now on.
-    pub(super) fn begin_ledger(&self) {
-        NodeLedger::entitle(self.memory, self.identity.id());
-        self.switch.set_memory(self.memory);
     }
 
     pub(super) fn vacant_places(&self) -> Vec<usize> {
@@ -147,7 +114,7 @@ impl<'w> Node<'w> {
 
     /// The stream of a loan, where that is open.
     pub(super) fn stream(&self, loan: usize) -> Option<&link::Stream<'w>> {
-        let card = self.card.as_ref()?;
+        let card = self.node.card.as_ref()?;
         (card.state(loan) == link::State::Open).then(|| card.stream(loan))
     }
 
@@ -159,13 +126,9 @@ impl<'w> Node<'w> {
         }
     }
 
-    pub(super) fn generation(&self) -> u64 {
-        self.agent.record().generation
-    }
-
     /// What has not ended as it should.
     pub(super) fn unrest(&self, functions: &[Function<'_>]) -> Option<String> {
-        let Some(card) = &self.card else { return Some("it has no card".into()) };
+        let Some(card) = &self.node.card else { return Some("it has no card".into()) };
         if !self.disk.is_empty() {
             return Some("its disk has not ended what it was asked for".into());
         }
@@ -207,27 +170,24 @@ impl<'w> Node<'w> {
             Lending::Here => Some(drive_config(function)),
             Lending::Going | Lending::Away => None,
         };
+        let (node, index) = (&self.node, self.node.who().node);
         CardConfig {
-            identity: self.identity.clone(),
-            name: Name::new(&format!("node-{}", self.index)),
-            domain: domain_of(self.index),
-            incarnation: Incarnation(self.incarnation),
-            life: self.life_id(),
+            identity: node.identity.clone(),
+            name: Name::new(&format!("node-{index}")),
+            domain: domain_of(index),
+            incarnation: Incarnation(node.incarnation),
+            life: node.life_id(),
             restored_as: None,
-            generation: CardGeneration(self.generation()),
+            generation: CardGeneration(node.generation()),
             seed: Secret(seed),
             protection: link::Protection::Aegis,
             rails: rails::config(self.rails, FRAME),
             drives: self.lent.clone().map(drive).collect(),
             loans: lent.chain(borrowed).collect(),
-            holders: self.holders.clone(),
+            holders: node.holders.clone(),
             rekey_frames: 500,
-            rules: self.rules,
+            rules: node.rules,
         }
-    }
-
-    pub(super) fn life_id(&self) -> LifeId {
-        life_id(Life { node: self.index, number: self.life })
     }
 
     pub(super) fn lent_loan(&self, function: &Function<'_>, index: usize) -> LoanConfig {
@@ -256,15 +216,9 @@ impl<'w> Node<'w> {
             io_timeout: Duration::from_secs(3600),
             edge: BorrowEdge::Program,
         };
-        let least = self.agent.least_incarnation(self.loan_of(place));
+        let least = self.node.agent.least_incarnation(self.loan_of(place));
         loan(claim.function, role, (Tenancy::default(), *life, least))
     }
-}
-
-pub(super) fn new_memory<'w>(arena: &'w Arena, lent: &Range<usize>, places: usize) -> RawMemory<'w> {
-    let kinds = lent.clone().map(|_| LoanKind::Lend).chain((0..places).map(|_| LoanKind::Drive));
-    let bytes = node::ledger_bytes(None, kinds, lent.len()).expect("there is no table yet");
-    arena.zeroed_bytes(bytes)
 }
 
 fn loan(function: usize, role: LoanRole, (tenancy, life, least): (Tenancy, u32, u64)) -> LoanConfig {
@@ -287,8 +241,4 @@ fn no_loan(life: u32) -> LoanConfig {
 
 fn domain_of(node: usize) -> DomainId {
     DomainId(node as u32 + 1)
-}
-
-pub(super) fn journal(memory: RawMemory<'_>) -> Journal<'_> {
-    NodeLedger::new(memory, None, RuleSet::ALL).journal
 }

@@ -28,7 +28,7 @@ use node::agent::Effect;
 use self::client::Claim;
 use self::function::Function;
 use self::lending::Lending;
-use self::member::Node;
+use self::member::Member;
 use self::network::{Arrival, Network};
 use crate::checkers::names;
 use crate::client::Finding;
@@ -199,7 +199,7 @@ struct World<'w> {
     /// Dice of its own: the other worlds stay what they are.
     rail_dice: Random,
     clock: Clock<Event>,
-    nodes: Vec<Node<'w>>,
+    members: Vec<Member<'w>>,
     functions: Vec<Function<'w>>,
     /// By request: which claim has sent it.
     authors: Vec<u64>,
@@ -224,14 +224,14 @@ impl<'w> World<'w> {
         switches: &'w [Switch<'w>; NODES],
     ) -> Self {
         let mut functions = Vec::new();
-        let mut nodes: Vec<Node<'w>> = Vec::new();
+        let mut members: Vec<Member<'w>> = Vec::new();
         for (index, (switch, (lends, places))) in switches.iter().zip(shape.nodes).enumerate() {
             let lent = functions.len()..functions.len() + lends;
             functions.extend((0..lends).map(|place| Function::new(index, place)));
             let when = (options.rules, Instant::from_nanos(START), seed);
-            nodes.push(Node::new(index, arena, switch, (lent, places), when));
+            members.push(Member::new(index, arena, switch, (lent, places), when));
         }
-        let fleet = Fleet { nodes: nodes.len(), functions: functions.len(), ..Fleet::default() };
+        let fleet = Fleet { nodes: members.len(), functions: functions.len(), ..Fleet::default() };
         Self {
             arena,
             seed,
@@ -240,8 +240,8 @@ impl<'w> World<'w> {
             functions,
             authors: vec![0],
             claims: 0,
-            network: Network::new(random.fork(), nodes.len()),
-            nodes,
+            network: Network::new(random.fork(), members.len()),
+            members,
             plan: shape.plan,
             is_crowd: shape.is_crowd,
             is_calm: false,
@@ -254,8 +254,7 @@ impl<'w> World<'w> {
     }
 
     fn live(&mut self) {
-        for node in 0..self.nodes.len() {
-            self.nodes[node].begin_ledger();
+        for node in 0..self.members.len() {
             let after = self.random.below(3_000_000);
             self.clock.after(after, Event::Agent(node));
             self.clock.after(after, Event::Think(node));
@@ -312,7 +311,7 @@ impl<'w> World<'w> {
 
     /// What has not ended as it should.
     fn unrest(&self) -> Option<String> {
-        let found = self.nodes.iter().enumerate().find_map(|(index, node)| {
+        let found = self.members.iter().enumerate().find_map(|(index, node)| {
             node.unrest(&self.functions).map(|what| format!("node {index}: {what}"))
         });
         found.or_else(|| self.owed())
@@ -337,22 +336,22 @@ impl<'w> World<'w> {
         if self.clock.now >= self.plan.end {
             self.is_calm = true;
             self.network.calm();
-            self.nodes.iter().for_each(|node| node.switch.disarm());
+            self.members.iter().for_each(|member| member.node.switch.disarm());
             self.go_on();
             self.lend_all();
             self.note("calm", 0);
             return;
         }
-        let node = self.random.index(self.nodes.len());
+        let node = self.random.index(self.members.len());
         match self.random.below(100) {
             0..30 => self.kill(node),
             30..50 => {
                 let stores = self.random.below(2_000);
-                self.nodes[node].switch.arm_store(stores);
+                self.members[node].node.switch.arm_store(stores);
             }
             50..60 => {
                 let effects = self.random.below(20);
-                self.nodes[node].switch.arm_effect(effects);
+                self.members[node].node.switch.arm_effect(effects);
             }
             60..70 => self.network.change(),
             70..82 => {
@@ -360,7 +359,7 @@ impl<'w> World<'w> {
                 let after = self.random.range(1_000_000, self.plan.cut);
                 self.clock.after(after, Event::Mend);
             }
-            82..90 => self.nodes[node].disk_is_slow = !self.nodes[node].disk_is_slow,
+            82..90 => self.members[node].disk_is_slow = !self.members[node].disk_is_slow,
             _ if self.plan.reboots => self.reboot(node),
             _ => self.kill(node),
         }
@@ -392,7 +391,7 @@ impl<'w> World<'w> {
         if self.is_calm {
             return;
         }
-        let (node, set) = (self.rail_dice.index(self.nodes.len()), self.rail_dice.range(1, 15) as u8);
+        let (node, set) = (self.rail_dice.index(self.members.len()), self.rail_dice.range(1, 15) as u8);
         if set & rails::of_member(self.seed, node) != 0 {
             self.fleet.rails += 1;
             self.set_rails(node, set);
@@ -409,8 +408,8 @@ impl<'w> World<'w> {
             function.claim.is_none() && (any || function.lending == Lending::Here)
         };
         let free: Vec<usize> = (0..self.functions.len()).filter(is_free).collect();
-        let node = self.random.index(self.nodes.len());
-        let places = self.nodes[node].vacant_places();
+        let node = self.random.index(self.members.len());
+        let places = self.members[node].vacant_places();
         if free.is_empty() || places.is_empty() {
             return;
         }
@@ -430,8 +429,8 @@ impl<'w> World<'w> {
 
     /// Somebody has had enough.
     fn detach(&mut self) {
-        let node = self.random.index(self.nodes.len());
-        let Some(place) = self.nodes[node].any_claim(&mut self.random) else { return };
+        let node = self.random.index(self.members.len());
+        let Some(place) = self.members[node].any_claim(&mut self.random) else { return };
         let at_once = self.random.chance(300);
         self.begin_detach(node, place, at_once);
     }

@@ -23,24 +23,18 @@ pub(super) struct Network {
     cuts: Vec<(usize, usize, u8)>,
 }
 
-const QUIET: Manners = Manners { loss: 0, repeat: 0, corrupt: 0, late: 0, delay: 20_000, jitter: 10_000 };
-
 impl Network {
     pub(super) fn new(random: Random, nodes: usize) -> Self {
-        Self { random, manners: QUIET, nodes, cuts: Vec::new() }
+        Self { random, manners: Manners::GOOD, nodes, cuts: Vec::new() }
     }
 
     /// Other manners than now.
     pub(super) fn change(&mut self) {
-        let random = &mut self.random;
-        let mut share = |most: u64| if random.chance(500) { random.below(most) } else { 0 };
-        let (loss, repeat, corrupt, late) = (share(120), share(100), share(40), share(150));
-        let (delay, jitter) = (random.range(5_000, 200_000), random.range(1_000, 100_000));
-        self.manners = Manners { loss, repeat, corrupt, late, delay, jitter };
+        self.manners = Manners::any(&mut self.random, [120, 100, 40, 150], [200_000, 100_000]);
     }
 
     pub(super) fn calm(&mut self) {
-        self.manners = QUIET;
+        self.manners = Manners::GOOD;
         self.cuts.clear();
     }
 

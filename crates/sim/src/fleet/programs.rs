@@ -2,7 +2,7 @@
 
 use super::client::{Act, Claim};
 use super::lending::Lending;
-use super::member::{Entry, journal};
+use super::member::Entry;
 use super::{Event, World};
 use crate::checkers::names;
 use crate::death::survive;
@@ -15,17 +15,17 @@ impl World<'_> {
     pub(super) fn attach_to(&mut self, node: usize, place: usize, claim: Claim) {
         self.note("attach", node);
         let can_take = self.random.chance(850);
-        let this = &mut self.nodes[node];
+        let this = &mut self.members[node];
         let life = this.places[place].life + 1;
         this.places[place] = Entry { life, claim: Some(claim) };
         let loan = this.loan_of(place);
-        this.agent.handle_attached(loan, can_take);
+        this.node.agent.handle_attached(loan, can_take);
         self.drive_agent(node);
     }
 
     /// What a place has borrowed is to be given back: when its program has ended, or in the middle of everything.
     pub(super) fn begin_detach(&mut self, node: usize, place: usize, at_once: bool) {
-        let this = &mut self.nodes[node];
+        let this = &mut self.members[node];
         let Some(claim) = &mut this.places[place].claim else { return };
         claim.is_leaving = true;
         // Somebody who asks for what is not lent just then is heard by nobody.
@@ -35,7 +35,7 @@ impl World<'_> {
         if (at_once || claim.is_idle()) && !claim.is_returning && !claim.is_former {
             claim.is_returning = true;
             let loan = this.loan_of(place);
-            this.agent.handle_detach(loan);
+            this.node.agent.handle_detach(loan);
             self.note("detach", node);
             self.drive_agent(node);
             self.service(node);
@@ -44,16 +44,16 @@ impl World<'_> {
 
     /// The program of a place stands still, or goes on.
     pub(super) fn stop_program(&mut self, node: usize, place: usize, is_stuck: bool) {
-        if let Some(claim) = &mut self.nodes[node].places[place].claim {
+        if let Some(claim) = &mut self.members[node].places[place].claim {
             claim.is_stuck = is_stuck;
         }
     }
 
     /// The programs of a node look at what they have asked for, and ask for more.
     pub(super) fn think(&mut self, node: usize) {
-        for place in 0..self.nodes[node].places.len() {
+        for place in 0..self.members[node].places.len() {
             self.use_drive(node, place);
-            let claim = self.nodes[node].places[place].claim.as_ref();
+            let claim = self.members[node].places[place].claim.as_ref();
             if claim.is_some_and(|claim| claim.is_leaving && !claim.is_returning) {
                 self.begin_detach(node, place, false);
             }
@@ -64,23 +64,23 @@ impl World<'_> {
 
     fn use_drive(&mut self, node: usize, place: usize) {
         let may_ask = self.clock.now < self.plan.end + ENCORE;
-        let loan = self.nodes[node].loan_of(place);
-        let Some(mut claim) = self.nodes[node].places[place].claim.clone() else { return };
+        let loan = self.members[node].loan_of(place);
+        let Some(mut claim) = self.members[node].places[place].claim.clone() else { return };
         if claim.is_stuck
             || claim.is_idle() && (!may_ask || claim.is_leaving)
-            || self.nodes[node].card.is_none()
+            || self.members[node].node.card.is_none()
         {
             return;
         }
         let asks = !claim.is_leaving && may_ask;
-        let (memory, first) = (self.nodes[node].memory, self.authors.len());
+        let (journal, first) = (self.members[node].node.kernel(), self.authors.len());
         let (mut random, mut did) = (self.random.fork(), Act::default());
         let this = &mut self.functions[claim.function];
         let now = self.clock.instant();
-        let card = self.nodes[node].card.as_mut().expect("it was looked for");
+        let card = self.members[node].node.card.as_mut().expect("it was looked for");
         let acted = survive(|| {
             card.drive_step(now, loan, |driver, pages| {
-                did = claim.act(now, &mut random, (this, first), asks, driver, pages, journal(memory));
+                did = claim.act(now, &mut random, (this, first), asks, driver, pages, journal);
             });
         });
         self.authors.append(&mut did.authors);
@@ -91,13 +91,13 @@ impl World<'_> {
         }
         match acted {
             Ok(()) => {
-                self.nodes[node].places[place].claim = Some(claim);
+                self.members[node].places[place].claim = Some(claim);
                 self.service(node);
             }
             // What it has taken and asked for is taken back, unless it has died right behind the commit.
             Err(end) => {
-                if journal(memory).pending() == 0 {
-                    self.nodes[node].places[place].claim = Some(claim);
+                if self.members[node].node.kernel().pending() == 0 {
+                    self.members[node].places[place].claim = Some(claim);
                 }
                 self.end_card(node, end);
             }

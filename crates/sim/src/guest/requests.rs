@@ -7,29 +7,10 @@ use zerocopy::FromBytes;
 use super::{BUFFER_BYTES, BUFFERS, DMA_BASE, ENTRIES, Guest, Memories, Phase, QUEUES};
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
-use crate::client::{Finding, Shared};
+use crate::client::{Finding, Kind, Request, Shared};
 use crate::disk::pattern;
 use crate::media::{Asks, Failure};
 use crate::stage::BORROWER;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    Read,
-    Write,
-    Zeroes,
-    Flush,
-}
-
-/// A request without an answer, in the place that its command identifier names.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) request: u64,
-    pub(super) kind: Kind,
-    pub(super) fua: bool,
-    pub(super) first: u64,
-    pub(super) blocks: u64,
-    pub(super) start: u64,
-}
 
 impl Guest {
     /// Makes requests up to its depth. True if it did.
@@ -57,43 +38,37 @@ impl Guest {
             88..94 => Kind::Flush,
             _ => Kind::Zeroes,
         };
-        let (first, blocks) = if kind == Kind::Flush { (0, 0) } else { self.place() };
+        let (first, count) = if kind == Kind::Flush { (0, 0) } else { self.place() };
         let fua = kind == Kind::Write && self.random.chance(150);
         let free = (1..).find(|cid| !self.asked.contains_key(cid));
         let cid = free.expect("fewer are asked than there are numbers");
         let buffer = BUFFERS + usize::from(cid) * BUFFER_BYTES;
-        match kind {
-            Kind::Read => {
-                shared.model.read_started(start);
-                memory.write(self.loan, buffer, &[0xee; BUFFER_BYTES]);
+        let asked = Request { id: request, kind, fua, first, count, start };
+        asked.begin(shared);
+        if kind == Kind::Read {
+            memory.write(self.loan, buffer, &[0xee; BUFFER_BYTES]);
+        } else if kind == Kind::Write {
+            let mut block = vec![0; self.drive.block as usize];
+            for (lba, at) in asked.blocks().zip((buffer..).step_by(block.len())) {
+                pattern(request, lba, &mut block);
+                memory.write(self.loan, at, &block);
             }
-            Kind::Write => {
-                shared.model.write_started(request, request, first..first + blocks, start);
-                let mut block = vec![0; self.drive.block as usize];
-                for (lba, at) in (first..first + blocks).zip((buffer..).step_by(block.len())) {
-                    pattern(request, lba, &mut block);
-                    memory.write(self.loan, at, &block);
-                }
-            }
-            Kind::Zeroes => shared.model.write_started(request, 0, first..first + blocks, start),
-            Kind::Flush => {}
         }
-        let asked = Asked { request, kind, fua, first, blocks, start };
         self.asked.insert(cid, asked);
         self.submit_request(cid, &asked, memory);
     }
 
-    fn submit_request(&mut self, cid: u16, asked: &Asked, memory: &Memories<'_>) {
-        let (nsid, first, blocks) = (self.nsid, asked.first, asked.blocks as u32);
+    fn submit_request(&mut self, cid: u16, asked: &Request, memory: &Memories<'_>) {
+        let (nsid, first, blocks) = (self.nsid, asked.first, asked.count as u32);
         let entry = match asked.kind {
             Kind::Read => SubmissionEntry::read(cid, nsid, first, blocks),
             Kind::Write => SubmissionEntry::write(cid, nsid, first, blocks),
-            Kind::Zeroes => SubmissionEntry::write_zeroes(cid, nsid, first, blocks, false),
+            Kind::Zeroes | Kind::Trim => SubmissionEntry::write_zeroes(cid, nsid, first, blocks, false),
             Kind::Flush => SubmissionEntry::flush(cid, nsid),
         };
         let entry = if asked.fua { entry.with_fua() } else { entry };
         let page = DMA_BASE + (BUFFERS + usize::from(cid) * BUFFER_BYTES) as u64;
-        let second = if asked.blocks * self.drive.block > 0x1000 { page + 0x1000 } else { 0 };
+        let second = if asked.count * self.drive.block > 0x1000 { page + 0x1000 } else { 0 };
         let has_data = matches!(asked.kind, Kind::Read | Kind::Write);
         let entry = if has_data { entry.with_prps(page, second) } else { entry };
         self.submit(1, entry, memory);
@@ -201,37 +176,28 @@ impl Guest {
         };
         let asks = match asked.kind {
             Kind::Flush => Asks::Flush,
-            Kind::Write | Kind::Zeroes => Asks::Both,
             Kind::Read => Asks::Else,
+            _ => Asks::Both,
         };
         let is_explained = shared.trouble.explains(asks, asked.start, failure);
         if is_explained {
             self.asked.remove(&cid);
             self.ended += 1;
             shared.tick += 1;
-            match asked.kind {
-                Kind::Read => shared.model.read_abandoned(asked.start),
-                Kind::Flush => {}
-                Kind::Write | Kind::Zeroes => {
-                    let blocks = asked.first..asked.first + asked.blocks;
-                    shared.model.write_failed(asked.request, blocks, shared.tick);
-                }
-            }
+            asked.fail(shared);
         }
         is_explained
     }
 
     fn end(&mut self, cid: u16, shared: &mut Shared, memory: &Memories<'_>) -> Result<(), Finding> {
         let Some(asked) = self.asked.remove(&cid) else {
-            return Err((
-                names::COMPLETIONS,
-                format!("command {cid} has ended, though it was not under way"),
-            ));
+            let what = format!("command {cid} has ended, though it was not under way");
+            return Err((names::COMPLETIONS, what));
         };
         shared.tick += 1;
         self.ended += 1;
-        let (tick, blocks) = (shared.tick, asked.first..asked.first + asked.blocks);
-        shared.bytes += asked.blocks * self.drive.block;
+        let bytes = asked.count * self.drive.block;
+        shared.bytes += bytes;
         if let Some(since) = self.gone_since {
             return self.end_behind_loss(since, &asked, shared);
         }
@@ -239,37 +205,33 @@ impl Guest {
             asked.kind == Kind::Flush || asked.kind != Kind::Read && (asked.fua || !self.flushes);
         if is_promise {
             shared.trouble.flushed = Some(asked.start);
-            let verdict = shared.trouble.allows_success(asked.start);
-            verdict.map_err(|what| (names::MEDIA, format!("request {}: {what}", asked.request)))?;
+            asked.must_not_fail(shared)?;
         }
         match asked.kind {
             Kind::Read => {
                 let at = BUFFERS + usize::from(cid) * BUFFER_BYTES;
-                let data = memory.read(self.loan, at, (asked.blocks * self.drive.block) as usize);
-                let block = self.drive.block as usize;
-                let verdict = shared.model.read_ended(asked.first, block, &data, asked.start, tick);
-                verdict.map_err(|what| (names::DISK, format!("request {}: {what}", asked.request)))
+                let data = memory.read(self.loan, at, bytes as usize);
+                asked.check_read(self.drive.block, &data, shared)
             }
             Kind::Flush => {
                 shared.model.flush_ended(asked.start);
                 Ok(())
             }
-            Kind::Write | Kind::Zeroes if self.flushes => {
-                shared.model.write_ended(asked.request, asked.fua, blocks, tick);
-                Ok(())
-            }
-            Kind::Write | Kind::Zeroes => {
-                // It is shown no volatile cache: what was answered is durable, flushed or not.
-                shared.model.write_ended(asked.request, true, blocks, tick);
-                shared.tick += 1;
-                shared.model.flush_ended(shared.tick);
+            _ => {
+                // To who is shown no volatile cache what was answered is durable, flushed or not.
+                let is_durable = asked.fua || !self.flushes;
+                shared.model.write_ended(asked.id, is_durable, asked.blocks(), shared.tick);
+                if !self.flushes {
+                    shared.tick += 1;
+                    shared.model.flush_ended(shared.tick);
+                }
                 Ok(())
             }
         }
     }
 
     /// A request has ended of a drive that is no more since `since`: so it was asked of it before.
-    fn end_behind_loss(&self, since: u64, asked: &Asked, shared: &mut Shared) -> Result<(), Finding> {
+    fn end_behind_loss(&self, since: u64, asked: &Request, shared: &mut Shared) -> Result<(), Finding> {
         if asked.kind == Kind::Read {
             shared.model.read_abandoned(asked.start);
         }
@@ -280,7 +242,7 @@ impl Guest {
         let what = format!(
             "request {} was submitted at {submitted} and has succeeded, though the drive has forgotten at {since} what \
              was not flushed",
-            asked.request
+            asked.id
         );
         Err((names::DURABILITY, what))
     }
