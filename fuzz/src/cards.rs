@@ -140,7 +140,7 @@ impl<'m> World<'m> {
                         packets += 1;
                     }
                     let address = if from == 0 { BORROWER } else { LENDER };
-                    match out.way {
+                    match out.egress {
                         Egress::Rail(rail) => cards[1 - from].handle_frame(now, rail, address, frame),
                         Egress::Shm(_) => {
                             if from != end as usize {
