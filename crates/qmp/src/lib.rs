@@ -25,6 +25,9 @@ const MAX_LINE: usize = 16 << 20;
 /// Events kept for [`Qmp::wait_event`]; older ones are dropped.
 const KEPT_EVENTS: usize = 1024;
 
+/// The first version with a vfio-user client.
+const FIRST_VERSION: [u64; 3] = [10, 1, 0];
+
 /// Why QEMU did not do what was asked of it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -51,6 +54,9 @@ pub enum Error {
         /// What was awaited.
         what: String,
     },
+    /// It has no vfio-user client.
+    #[error("this is QEMU {}.{}.{}; vfio-user needs 10.1 or later", .0[0], .0[1], .0[2])]
+    TooOld([u64; 3]),
     /// What came is not of the protocol.
     #[error("QEMU said what makes no sense: {0}")]
     Invalid(String),
@@ -112,6 +118,9 @@ impl Qmp {
             (Some(major), Some(minor), Some(micro)) => [major, minor, micro],
             _ => return Err(Error::Invalid(format!("its greeting is {greeting}"))),
         };
+        if qmp.version < FIRST_VERSION {
+            return Err(Error::TooOld(qmp.version));
+        }
         qmp.execute("qmp_capabilities", json!({}))?;
         Ok(qmp)
     }

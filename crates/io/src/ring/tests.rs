@@ -206,7 +206,11 @@ fn card(ring: &mut Ring, shared: &Shared, fd: RawFd, reading: bool) -> ! {
 fn nothing_is_in_flight_after_the_drain_of_a_killed_card() {
     let (Some(mut ring), shared, file) = (ring(), Shared::new(), scratch()) else { return };
     let (mut caught, mut times) = (0, Vec::new());
-    for round in 0..120u32 {
+    for round in 0..2_000u32 {
+        // A machine that does other things may be done with all requests before the drain: then there are more rounds.
+        if round >= 120 && caught > 0 {
+            break;
+        }
         let reading = round % 2 == 0;
         shared.fill(0x11);
         shared.pushed().store(0, Ordering::Relaxed);
@@ -252,7 +256,7 @@ fn nothing_is_in_flight_after_the_drain_of_a_killed_card() {
     assert!(caught > 0, "no kill hit a request in flight: the test shows nothing");
     times.sort_unstable();
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
-    println!("{caught} of 120 kills left requests in flight; drain then: median {median:?}, worst {worst:?}");
+    println!("{caught} kills left requests in flight; drain then: median {median:?}, worst {worst:?}");
 }
 
 const ROLE: &str = "CAUSEWAY_IO_TEST_RING_CARD";

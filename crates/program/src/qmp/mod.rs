@@ -4,23 +4,16 @@ mod plug;
 mod stay;
 
 use std::io;
-use std::path::Path;
-use std::time::Duration;
 
-use qmp::{Error, Qmp};
+use qmp::Error;
 
 pub(crate) use self::plug::Plug;
-
-/// The first version with a vfio-user client.
-const FIRST_VERSION: [u64; 3] = [10, 1, 0];
 
 /// Why QEMU did not do what was asked of it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QmpError {
     #[error(transparent)]
     Qmp(#[from] Error),
-    #[error("this is QEMU {}.{}.{}; vfio-user needs 10.1 or later", .0[0], .0[1], .0[2])]
-    TooOld([u64; 3]),
     #[error(
         "{0} cannot be taken out of QEMU: its guest has not enabled it, and QEMU would end with an assertion; it stays \
          there, dead, until its machine is stopped"
@@ -35,31 +28,23 @@ pub(crate) enum QmpError {
     Image(io::Error),
 }
 
-/// Connects to the QEMU whose monitor is at `path`; each answer may take as long as `patience`.
-pub(crate) fn connect(path: &Path, patience: Duration) -> Result<Qmp, QmpError> {
-    fit(Qmp::connect(path, patience)?)
-}
-
-/// One that has a vfio-user client.
-fn fit(qmp: Qmp) -> Result<Qmp, QmpError> {
-    if qmp.version() < FIRST_VERSION { Err(QmpError::TooOld(qmp.version())) } else { Ok(qmp) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use qmp::Qmp;
 
     use super::*;
 
     /// A QEMU of this version that has said all this after its greeting already, and says no more.
-    pub(super) fn qemu(major: u64, lines: &str) -> (Result<Qmp, QmpError>, UnixStream) {
+    pub(super) fn qemu(major: u64, lines: &str) -> (Result<Qmp, Error>, UnixStream) {
         let version = serde_json::json!({ "qemu": { "micro": 3, "minor": 1, "major": major } });
         let greeting = serde_json::json!({ "QMP": { "version": version, "capabilities": [] } });
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         write!(theirs, "{greeting}\n{{\"return\":{{}}}}\n{lines}").unwrap();
-        let qmp = Qmp::greet(ours, Duration::from_millis(200), None);
-        (qmp.map_err(QmpError::from).and_then(fit), theirs)
+        (Qmp::greet(ours, Duration::from_millis(200), None), theirs)
     }
 
     #[test]

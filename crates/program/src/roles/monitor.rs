@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use qmp::{Error, Qmp};
 
-use crate::qmp::{self as slots, Plug, QmpError};
+use crate::qmp::{Plug, QmpError};
 
 /// How long QEMU may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -226,7 +226,7 @@ impl Worker {
     }
 
     fn connect(&self) -> Result<Qmp, QmpError> {
-        slots::connect(&self.path, PATIENCE)
+        Ok(Qmp::connect(&self.path, PATIENCE)?)
     }
 
     fn answer(&mut self, subject: Subject, outcome: Outcome) {
