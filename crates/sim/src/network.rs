@@ -2,7 +2,7 @@
 
 use base::ids::RailId;
 use base::times::HANDSHAKE_RETRY_MAX;
-use base::{Instant, Random};
+use base::{Impairment, Instant, Random};
 use link::frame::{Header, MAX_FRAME, ROUTE};
 use node::{Address, Card, Egress};
 
@@ -66,16 +66,16 @@ pub(crate) fn first_messages(
     frames
 }
 
-/// How a network treats frames; shares are of a thousand.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Manners {
-    pub(crate) loss: u64,
-    pub(crate) repeat: u64,
-    pub(crate) corrupt: u64,
-    pub(crate) late: u64,
-    /// Nanoseconds.
-    pub(crate) delay: u64,
-    pub(crate) jitter: u64,
+/// A network as it should be.
+pub(crate) const CALM: Impairment = Impairment { delay_ns: 20_000, jitter_ns: 10_000, ..Impairment::NONE };
+
+/// A network with manners of its own: how many of a thousand frames it may lose, repeat, corrupt and hold back, and how
+/// many nanoseconds it may take.
+pub(crate) fn draw_impairment(random: &mut Random, most: [u64; 4], delay: u64, jitter: u64) -> Impairment {
+    let mut share = |most: u64| if random.chance(500) { random.below(most) as u32 * 1000 } else { 0 };
+    let [drop_ppm, repeat_ppm, corrupt_ppm, reorder_ppm] = most.map(&mut share);
+    let (delay_ns, jitter_ns) = (random.range(5_000, delay), random.range(1_000, jitter));
+    Impairment { drop_ppm, repeat_ppm, corrupt_ppm, reorder_ppm, delay_ns, jitter_ns, ..CALM }
 }
 
 /// What becomes of a frame.
@@ -87,7 +87,7 @@ pub(crate) enum Fate {
 
 pub(crate) struct Network {
     random: Random,
-    pub(crate) manners: Manners,
+    impairment: Impairment,
     /// By sending node and rail, of those with more the even and the odd ones: how many cuts are in the way.
     cuts: [[u32; RAILS]; NODES],
     /// Nodes that nobody reaches, and that reach nobody.
@@ -98,10 +98,9 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(random: Random, nodes: usize) -> Self {
-        let manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
         Self {
             random,
-            manners,
+            impairment: CALM,
             cuts: [[0; RAILS]; NODES],
             islands: [false; NODES],
             archive: [const { Vec::new() }; NODES],
@@ -123,16 +122,12 @@ impl Network {
 
     /// Other manners than now.
     pub(crate) fn change(&mut self) {
-        let random = &mut self.random;
-        let mut share = |most: u64| if random.chance(500) { random.below(most) } else { 0 };
-        let (loss, repeat, corrupt, late) = (share(150), share(100), share(60), share(200));
-        let (delay, jitter) = (random.range(5_000, 300_000), random.range(1_000, 200_000));
-        self.manners = Manners { loss, repeat, corrupt, late, delay, jitter };
+        self.impairment = draw_impairment(&mut self.random, [150, 100, 60, 200], 300_000, 200_000);
     }
 
     /// Everything passes from now on.
     pub(crate) fn calm(&mut self) {
-        self.manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
+        self.impairment = CALM;
         self.cuts = [[0; RAILS]; NODES];
         self.islands = [false; NODES];
     }
@@ -175,24 +170,23 @@ impl Network {
         }
         self.keep(node, &frame);
         let reaches = !self.islands[node] && !self.islands[frame.to];
-        let (manners, passes) = (self.manners, self.cuts[node][rail % RAILS] == 0 && reaches);
-        let random = &mut self.random;
-        if !passes || random.chance(manners.loss) {
+        if self.cuts[node][rail % RAILS] > 0 || !reaches {
             return vec![Fate::Lost];
         }
-        let mut fates = Vec::new();
-        let copies = if random.chance(manners.repeat) { 2 } else { 1 };
-        for _ in 0..copies {
-            let mut frame = frame.clone();
-            if random.chance(manners.corrupt) {
-                let (index, bit) = (random.index(frame.bytes.len()), random.below(8));
-                frame.bytes[index] ^= 1 << bit;
-                // A switch may have done that.
-                let is_route = index == ROUTE;
-                frame.origin = if is_route { frame.origin } else { Origin::Forger };
-            }
-            let late = if random.chance(manners.late) { random.below(3_000_000) } else { 0 };
-            fates.push(Fate::Arrives(manners.delay + random.below(manners.jitter + 1) + late, frame));
+        let arrivals = self.impairment.arrivals(&mut self.random, frame.bytes.len());
+        let mut fates: Vec<Fate> = arrivals
+            .map(|arrival| {
+                let mut frame = frame.clone();
+                arrival.corrupt(&mut frame.bytes);
+                // A switch may have changed the route.
+                if arrival.flipped.is_some_and(|(index, _)| index != ROUTE) {
+                    frame.origin = Origin::Forger;
+                }
+                Fate::Arrives(arrival.after_ns, frame)
+            })
+            .collect();
+        if fates.is_empty() {
+            fates.push(Fate::Lost);
         }
         fates
     }
