@@ -276,4 +276,12 @@ mod tests {
         }
         assert_eq!(wire.counts().overflowed, 5);
     }
+
+    #[test]
+    fn settings_survive_their_text() {
+        let impairment = Impairment { delay_us: 5, jitter_us: 6, ..Impairment::each(0.25) };
+        assert_eq!(impairment.to_string().parse(), Ok(impairment));
+        assert!("drop=1.5".parse::<Impairment>().is_err());
+        assert!("lose=0.5".parse::<Impairment>().is_err());
+    }
 }
