@@ -33,7 +33,8 @@ fn a_line_names_a_key_that_a_node_can_have() {
 
 #[test]
 fn the_text_of_a_line_never_changes_between_releases() {
-    let expected = "causeway://0tnwvzzyzqyfqyqsz3vzdxfmyfsf3w7fxvpystzax7mefsq5wkhy5rf0000g40r40m30e209185gr38e1w8124gk2gahc5rr34d1p70x3rfy6mqyzgtnhpz2@192.0.2.1:7411/nvme0";
+    let expected = "causeway://0tnwvzzyzqyfqyqsz3vzdxfmyfsf3w7fxvpystzax7mefsq5wkhy5rf0000g\
+                    40r40m30e209185gr38e1w8124gk2gahc5rr34d1p70x3rfy6mqyzgtnhpz2@192.0.2.1:7411/nvme0";
     assert_eq!(example().reveal(), expected);
     assert_eq!(parse(expected), Ok(example()));
 }

@@ -183,8 +183,8 @@ impl<'m> Commands<'m> {
         Some((done.id, result(done.result)))
     }
 
-    /// Everything kept is lost, and everything in flight fails. What the driver has asked for
-    /// itself (queues, identities) is over by then.
+    /// Everything kept is lost, and everything in flight fails. What the driver has asked for itself (queues,
+    /// identities) is over by then.
     pub(super) fn fail_all(&mut self) {
         self.lose_all();
         self.cells.pending.clear(self.journal);

@@ -1,7 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
-const LINE: &str = "causeway://0tnwvzzyzqyfqyqsz3vzdxfmyfsf3w7fxvpystzax7mefsq5wkhy5rf0000g40r40m30e209185gr38e1w8124gk2gahc5rr34d1p70x3rfy6mqyzgtnhpz2@192.0.2.1:7411/nvme0";
+const LINE: &str = "causeway://0tnwvzzyzqyfqyqsz3vzdxfmyfsf3w7fxvpystzax7mefsq5wkhy5rf0000g\
+                    40r40m30e209185gr38e1w8124gk2gahc5rr34d1p70x3rfy6mqyzgtnhpz2@192.0.2.1:7411/nvme0";
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, Path::new("/etc/causeway/store1.toml")).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! The nodes of a world with a rogue: whose card has what, and what each is told by its place among the peers of others.
+//! The nodes of a world with a rogue: whose card has what, and in which place the cards of others have it as a peer.
 
 use base::ids::{LoanGeneration, StreamId};
 use base::ledger::Arena;

@@ -227,8 +227,8 @@ impl<'m> Channel<'m> {
                 }
                 None => self.write_records(now, plan, &mut writer, streams),
             };
-            let mut tell = || self.sayings.write(&self.cells.current.get().hash, &mut writer);
-            let told = if plan.control { tell() } else { None };
+            let hash = plan.control.then(|| self.cells.current.get().hash);
+            let told = hash.and_then(|hash| self.sayings.write(&hash, &mut writer));
             let tlps = plan.tlps.filter(|_| status.is_some());
             let tlps = tlps.and_then(|range| Some((range, streams.stream(stream.0)?)));
             let written = tlps.map(|(range, (stream, _))| stream.write_tlps(range, rail, &mut writer));

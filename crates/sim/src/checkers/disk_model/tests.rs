@@ -75,14 +75,24 @@ fn the_power_takes_only_what_was_not_flushed_and_that_comes_back() {
     model.power_failed([&block(0)[..]].into_iter(), 8).unwrap_err();
 }
 
+/// A write under way that was read; its client `keeps` it.
+fn seen(keeps: bool) -> DiskModel {
+    let mut model = DiskModel { keeps, ..DiskModel::new(1, true) };
+    model.flush_ended(1);
+    model.write_started(5, 5, 0..1, 2);
+    read(&mut model, 5, 3, 4).unwrap();
+    model
+}
+
+/// The power fails, and nothing of the write is left.
+fn left(model: &mut DiskModel, tick: u64) -> Verdict {
+    model.power_failed([&block(0)[..]].into_iter(), tick)
+}
+
 #[test]
 fn the_power_may_take_what_was_read_if_nobody_keeps_it() {
-    let left = |model: &mut DiskModel, tick| model.power_failed([&block(0)[..]].into_iter(), tick);
     let seen = |keeps: bool| {
-        let mut model = DiskModel { keeps, ..DiskModel::new(1, true) };
-        model.flush_ended(1);
-        model.write_started(5, 5, 0..1, 2);
-        read(&mut model, 5, 3, 4).unwrap();
+        let mut model = seen(keeps);
         read(&mut model, 0, 5, 6).unwrap_err();
         model
     };
@@ -102,14 +112,6 @@ fn the_power_may_take_what_was_read_if_nobody_keeps_it() {
 
 #[test]
 fn the_power_takes_nothing_that_was_read_and_is_kept_or_flushed() {
-    let left = |model: &mut DiskModel, tick| model.power_failed([&block(0)[..]].into_iter(), tick);
-    let seen = |keeps: bool| {
-        let mut model = DiskModel { keeps, ..DiskModel::new(1, true) };
-        model.flush_ended(1);
-        model.write_started(5, 5, 0..1, 2);
-        read(&mut model, 5, 3, 4).unwrap();
-        model
-    };
     let mut model = seen(true);
     model.write_abandoned(5, 0..1);
     left(&mut model, 7).unwrap();
