@@ -18,6 +18,8 @@ pub struct Transmit {
     pub challenge: Option<u64>,
     /// It carries TLPs: it goes to where the peer has proven to be on this very path.
     pub has_tlps: bool,
+    /// Nothing is known that would follow it at once.
+    pub is_last: bool,
 }
 
 /// Where frames are built: those of the path through shared memory right where the peer reads them.

@@ -178,6 +178,8 @@ pub struct Outgoing {
     pub to: Option<Address>,
     /// Bytes of the frame.
     pub len: usize,
+    /// Nothing is known that would leave behind it at once: whoever gathers frames need not wait for another one.
+    pub is_last: bool,
 }
 
 /// Work for the medium of a lent function. To be done after the commit that came before; executing it twice in a row is

@@ -584,8 +584,8 @@ impl<'m> Loan<'m> {
     /// A stream opens when nothing of the one before can still have an effect. True if that is so now.
     fn end_reset(&mut self, index: usize) -> bool {
         let Opening::Offer(offer) = &mut self.opening else { return false };
-        let has_ended = self.end.function().is_none_or(|function| function.is_quiescent());
-        let is_quiet = offer.state() == OfferState::Ending && has_ended;
+        let has_ended = || self.end.function().is_none_or(|function| function.is_quiescent());
+        let is_quiet = offer.state() == OfferState::Ending && has_ended();
         if is_quiet {
             let base = apertures::base_of(index);
             #[cfg(test)]

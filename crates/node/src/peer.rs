@@ -468,7 +468,8 @@ impl<'m> Peer<'m> {
         if let Some(copy) = self.callers.next_copy() {
             let len = copy.bytes.len();
             room.of(copy.path)[..len].copy_from_slice(&copy.bytes);
-            return Some(Outgoing { egress: egress_of(copy.path, place), to: Some(copy.to), len });
+            let (egress, to) = (egress_of(copy.path, place), Some(copy.to));
+            return Some(Outgoing { egress, to, len, is_last: false });
         }
         // What goes to a peer whose address is not known is dropped, as a network would.
         loop {
@@ -478,7 +479,7 @@ impl<'m> Peer<'m> {
             };
             let egress = egress_of(frame.path, place);
             if let Egress::Shm(_) = egress {
-                return Some(Outgoing { egress, to: None, len: frame.len });
+                return Some(Outgoing { egress, to: None, len: frame.len, is_last: frame.is_last });
             }
             let bytes = &room.of(frame.path)[..frame.len];
             let to = match frame.answers {
@@ -488,7 +489,7 @@ impl<'m> Peer<'m> {
             };
             let to = to.and_then(Address::known);
             if to.is_some() {
-                return Some(Outgoing { egress, to, len: frame.len });
+                return Some(Outgoing { egress, to, len: frame.len, is_last: frame.is_last });
             }
         }
     }

@@ -214,16 +214,17 @@ impl<'m> Driver<'m> {
         if busy {
             self.now = now();
         }
-        let is_due = busy && self.card.is_publishing_due(self.now);
-        if is_due || self.card.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
-            self.card.handle_timeout(self.now);
-            busy = true;
-        }
         busy |= self.media.drive(&mut self.card, self.now)?;
         busy |= self.drive_load();
         busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
         busy |= self.with_slots(Slots::send)?;
         busy |= self.rails.send(&mut self.card, &mut self.shm, self.now)?;
+        // Deadlines come behind what somebody waits for. What follows from them leaves in the next cycle.
+        let is_due = busy && self.card.is_publishing_due(self.now);
+        if is_due || self.card.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
+            self.card.handle_timeout(self.now);
+            busy = true;
+        }
         busy |= self.give_persist();
         self.report()?;
         if busy {
@@ -251,7 +252,9 @@ impl<'m> Driver<'m> {
         busy |= self.rails.receive_hot(&mut self.card, self.now)?;
         busy |= self.edges.receive_hot(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
         busy |= self.media.take_ring_results(&mut self.card, self.now)?;
-        if self.poll_at <= self.now {
+        // Not before who was just heard has an answer, unless that goes on and on.
+        let poll_at = if busy { self.poll_at + POLL_EVERY } else { self.poll_at };
+        if poll_at <= self.now {
             self.waiter.poll()?;
             busy |= self.take_ready()?;
         }

@@ -164,7 +164,7 @@ impl<'m> Rails<'m> {
 
     /// Sends what the card has to say, through `shm` too. True if that was anything.
     pub(super) fn send(&mut self, card: &mut Card<'_>, shm: &mut ShmPaths, now: Instant) -> io::Result<bool> {
-        let (mut used, mut through_memory) = (0, 0);
+        let (mut used, mut through_memory, mut busy) = (0, 0, false);
         while used + MAX_DATAGRAM_BYTES <= self.buffer.len()
             && self.frames.len() + through_memory < SEND_FRAMES
         {
@@ -182,19 +182,32 @@ impl<'m> Rails<'m> {
                 // None that there is a way to: the frame is dropped, as a network would.
                 (Egress::Rail(_), Some(Err(_)) | None) => {}
             }
+            if outgoing.is_last && self.frames.len() == 1 {
+                // Whoever waits for it waits for it alone: what else there is to say takes time to find out.
+                self.send_built(now)?;
+                (used, busy) = (0, true);
+            }
         }
         shm.wake_readers();
-        let mut busy = !self.frames.is_empty() || through_memory > 0;
-        for (index, rail) in self.rails.iter_mut().enumerate() {
-            let Some(rail) = rail else { continue };
-            if !self.frames.is_empty() {
-                let frames = self.frames.iter().filter(|frame| frame.rail == index);
-                rail.send(&self.buffer, frames, now)?;
-            }
+        busy |= !self.frames.is_empty() || through_memory > 0;
+        self.send_built(now)?;
+        for rail in self.rails.iter_mut().flatten() {
             busy |= rail.release(now)?;
         }
-        self.frames.clear();
         Ok(busy)
+    }
+
+    /// Hands the frames that were built to the kernel.
+    fn send_built(&mut self, now: Instant) -> io::Result<()> {
+        if self.frames.is_empty() {
+            return Ok(());
+        }
+        for (index, rail) in self.rails.iter_mut().enumerate() {
+            let Some(rail) = rail else { continue };
+            rail.send(&self.buffer, self.frames.iter().filter(|frame| frame.rail == index), now)?;
+        }
+        self.frames.clear();
+        Ok(())
     }
 
     /// When something that is held back is due.

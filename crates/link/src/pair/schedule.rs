@@ -77,6 +77,11 @@ impl Schedule {
         }
     }
 
+    /// Whether a stream beside this one may have something to send.
+    pub(super) fn has_others(&self, id: StreamId) -> bool {
+        self.flows.0.iter().any(|(of, _)| *of != id)
+    }
+
     /// The stream whose turn it is has sent so many bytes.
     pub(super) fn spend(&mut self, id: StreamId, bytes: usize) {
         if let Some(left) = self.flows.get_mut(id) {

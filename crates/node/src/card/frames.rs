@@ -450,7 +450,7 @@ impl<'m> Card<'m> {
         if let Some(reply) = self.replies.pop_front() {
             let (egress, len) = (Egress::Rail(reply.rail), reply.bytes.len());
             buffers.of(egress)[..len].copy_from_slice(&reply.bytes);
-            return Some(Outgoing { egress, to: Some(reply.to), len });
+            return Some(Outgoing { egress, to: Some(reply.to), len, is_last: false });
         }
         self.now = now;
         let count = self.peers.len();
@@ -469,7 +469,8 @@ impl<'m> Card<'m> {
                 let is_over = self.sent_in_turn >= FRAMES_PER_TURN;
                 self.sent_in_turn = if is_over { 0 } else { self.sent_in_turn };
                 self.next_peer = if is_over { (place + 1) % count } else { place };
-                return Some(outgoing);
+                let has_others = self.peers.iter().any(|(at, peer)| at != place && peer.may_transmit());
+                return Some(Outgoing { is_last: outgoing.is_last && !has_others, ..outgoing });
             }
         }
         (self.next_peer, self.sent_in_turn) = (if count == 0 { 0 } else { (self.next_peer + 1) % count }, 0);

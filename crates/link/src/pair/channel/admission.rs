@@ -10,6 +10,7 @@ use base::times::{HANDSHAKE_RETRY, HOLD, PENDING_KEYS, SILENCE};
 use base::{Instant, Rule};
 use core::time::Duration;
 
+use super::incoming::Which;
 use super::{CalledWords, Channel, Event, Heard, Side, Streams};
 use crate::answered::{Attempt, CallName};
 use crate::frame::Kind;
@@ -142,7 +143,7 @@ impl<'m> Channel<'m> {
             return verdict;
         }
         // An old message of another life can take this place, but not for long.
-        let pending = self.cells.pending.get();
+        let pending = self.keys_of(Which::Pending);
         let is_young = self.pending_age(now) < PENDING_KEYS;
         let is_other = pending.peer_life != attempt.life;
         let once = self.journal.rule(Rule::AnswerOnce);
@@ -158,7 +159,7 @@ impl<'m> Channel<'m> {
         (incarnation, life): (Incarnation, LifeId),
         streams: &mut dyn Streams<'m>,
     ) -> bool {
-        let present = self.cells.current.get();
+        let present = self.agreed();
         // As the lobby has those wait who call.
         let is_other = !self.tenants.is_empty() && !self.tenants.contains(&life);
         let may_call = now.since(self.handshake.listens_since) < LIFE_BEFORE;
@@ -188,7 +189,7 @@ impl<'m> Channel<'m> {
 
     /// What follows from another life being met.
     fn judge_life(&self, now: Instant, life: LifeId) -> Option<Verdict> {
-        let present = self.cells.current.get();
+        let present = self.agreed();
         let is_other = present.is_valid() && present.peer_life != life;
         if !is_other || !self.journal.rule(Rule::ProbeBeforeTakeOver) {
             return None;
@@ -206,7 +207,7 @@ impl<'m> Channel<'m> {
     /// Whether that life was seen beside the present one, or beside those that have something here, which may still
     /// come back, started again, for what the two ends have with each other.
     pub(super) fn is_copy(&self, now: Instant, life: LifeId, streams: &mut dyn Streams<'m>) -> bool {
-        let present = self.cells.current.get();
+        let present = self.agreed();
         let (is_other, known_at) = match present.is_valid() {
             true => (present.peer_life != life, self.last_heard()),
             // It may have come to have something since.
@@ -247,7 +248,7 @@ impl<'m> Channel<'m> {
     }
 
     fn present_name(&self) -> Name {
-        Name::from_bytes(self.cells.current.get().peer_name)
+        Name::from_bytes(self.agreed().peer_name)
     }
 
     /// Asks the present life of the peer whether it is there; `call` waits for that.
@@ -332,10 +333,11 @@ impl<'m> Channel<'m> {
     /// The life that is met is there: another one that was let in because it seemed to be gone, by this card or one
     /// before it, and has not come yet, is not let in any more.
     pub(super) fn withdraw_offer(&mut self) {
-        let (current, pending) = (self.cells.current.get(), self.cells.pending.get());
+        let [current, _, pending] = self.keys.each_ref();
         if !pending.is_valid() || !current.is_valid() || pending.peer_life == current.peer_life {
             return;
         }
+        let pending = *pending;
         // What this card has sent was answered after a card before it had let the other one in. An answer to this
         // card's own probe is noted where that ends, and one to what was sent before may have taken its time.
         if self.cells.pending_at.get() <= self.handshake.listens_since.as_nanos() {

@@ -201,6 +201,7 @@ impl<'m> Channel<'m> {
         let which = self.which_keys(header.key_id).ok_or(Dropped::Auth)?;
         // Sealed frames of another life do not open; unsealed ones would.
         let keys = self.keys_of(which);
+        let hash = keys.hash;
         let is_shm = header.kind == Kind::Shm;
         // A new peer is met over a rail: it has not been asked for memory yet.
         if is_shm && !self.continues(which) {
@@ -246,7 +247,7 @@ impl<'m> Channel<'m> {
         if let Some(status) = status {
             self.handle_status(header.stream, &status, streams);
         }
-        let asked = self.handle_records(now, (header, &keys.hash), records, streams);
+        let asked = self.handle_records(now, (header, &hash), records, streams);
         if asked.answers {
             self.withdraw_offer();
         }
@@ -337,15 +338,16 @@ impl<'m> Channel<'m> {
     /// Whether the peer under these keys is the one whose newest card is known: pending keys may be of another pair.
     fn continues(&self, which: Which) -> bool {
         let keys = self.keys_of(which);
-        which != Which::Pending || (keys.continues != 0 && self.is_same_pair(&keys))
+        which != Which::Pending || (keys.continues != 0 && self.is_same_pair(keys))
     }
 
-    pub(super) fn keys_of(&self, which: Which) -> KeySet {
-        match which {
-            Which::Current => self.cells.current.get(),
-            Which::Previous => self.cells.previous.get(),
-            Which::Pending => self.cells.pending.get(),
-        }
+    pub(super) fn keys_of(&self, which: Which) -> &KeySet {
+        &self.keys[which as usize]
+    }
+
+    /// The key set in use, or one that is not valid.
+    pub(super) fn agreed(&self) -> &KeySet {
+        self.keys_of(Which::Current)
     }
 
     fn handle_records(

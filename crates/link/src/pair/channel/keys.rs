@@ -44,13 +44,13 @@ impl<'m> Channel<'m> {
     /// Rebuilds the ciphers from the key sets in the ledger.
     pub(super) fn load_keys(&mut self) {
         let (journal, generation) = (self.journal, self.config.generation);
-        let load = |keys: KeySet| {
+        let load = |keys: &KeySet| {
             let sends = if keys.called == 0 { Direction::ToCallee } else { Direction::ToCaller };
-            Sealing::load(journal, &keys, sends, generation)
+            Sealing::load(journal, keys, sends, generation)
         };
-        self.current = load(self.cells.current.get());
-        self.previous = load(self.cells.previous.get());
-        self.pending = load(self.cells.pending.get());
+        let cells = [&self.cells.current, &self.cells.previous, &self.cells.pending];
+        self.keys = cells.map(|cell| cell.get());
+        [self.current, self.previous, self.pending] = self.keys.each_ref().map(load);
     }
 
     /// This end calls, now and until it is answered.
@@ -74,7 +74,7 @@ impl<'m> Channel<'m> {
         let entropy = self.next_entropy();
         // Who was met before can be found by its domain, whatever channel it has for us now. But it may have another
         // domain now: so each second attempt is for whoever hears it.
-        let current = self.cells.current.get();
+        let current = self.agreed();
         let known = if current.is_valid() { current.domain() } else { self.config.peer_domain };
         let peer = if attempt.is_multiple_of(2) { DomainId::default() } else { known };
         let mut message = Vec::new();
@@ -149,7 +149,7 @@ impl<'m> Channel<'m> {
     /// The attempt with which the course began, and whose it was.
     fn begun(&self, goes_on: bool, attempt: u64, caller: Side) -> u64 {
         let this = attempt << 1 | u64::from(caller == Side::First);
-        if goes_on { self.cells.current.get().begun } else { this }
+        if goes_on { self.agreed().begun } else { this }
     }
 
     pub(super) fn answer_to(&self, proposal: &Proposal, streams: &mut dyn Streams<'m>) -> Answer {
@@ -178,7 +178,7 @@ impl<'m> Channel<'m> {
 
     /// What this end knows of what flows.
     fn positions(&self, streams: &mut dyn Streams<'m>) -> Positions {
-        let keys = self.cells.current.get();
+        let keys = self.agreed();
         if !keys.is_valid() || self.handshake.anew {
             return Positions::default();
         }
@@ -201,7 +201,7 @@ impl<'m> Channel<'m> {
         let totals = self.totals(streams);
         self.is_pair(peer)
             && theirs.peer == self.config.life
-            && theirs.begun.get() == self.cells.current.get().begun
+            && theirs.begun.get() == self.agreed().begun
             && theirs.sent.get() <= totals.accepted
             && theirs.accepted.get() <= totals.numbered
     }
@@ -344,7 +344,7 @@ impl<'m> Channel<'m> {
         now: Instant,
         streams: &mut dyn Streams<'m>,
     ) -> Result<(), Dropped> {
-        let keys = self.cells.pending.get();
+        let keys = *self.keys_of(Which::Pending);
         if keys.continues != 0 && !self.is_same_pair(&keys) {
             // What was to go on has ended since the answer.
             self.cells.pending.set(self.journal, KeySet { valid: 0, ..keys });
@@ -356,11 +356,12 @@ impl<'m> Channel<'m> {
     }
 
     fn adopt(&mut self, now: Instant, keys: KeySet, streams: &mut dyn Streams<'m>) {
-        let (old, pending) = (self.cells.current.get(), self.cells.pending.get());
+        let (old, pending) = (*self.agreed(), *self.keys_of(Which::Pending));
         let same_pair = keys.continues != 0;
         self.cells.pending.set(self.journal, KeySet { valid: 0, ..pending });
         self.cells.previous.set(self.journal, if same_pair { old } else { KeySet { valid: 0, ..old } });
         self.cells.current.set(self.journal, keys);
+        self.load_keys();
         self.cells.renewing.set(self.journal, 0);
         self.wear = Wear::default();
         let handshake = &mut self.handshake;
@@ -383,7 +384,6 @@ impl<'m> Channel<'m> {
             self.cells.course.set(self.journal, crate::tlp_digest(&keys.hash).max(1));
             self.begin_course(now, streams);
         }
-        self.load_keys();
     }
 
     /// Everything begins anew: nothing of the course before is left.
@@ -406,11 +406,11 @@ impl<'m> Channel<'m> {
     /// Whether `keys` were agreed with the peer of the present course.
     pub(super) fn is_same_pair(&self, keys: &KeySet) -> bool {
         self.is_pair((keys.node(), keys.incarnation(), keys.peer_life))
-            && keys.begun == self.cells.current.get().begun
+            && keys.begun == self.agreed().begun
     }
 
     fn is_pair(&self, peer: (NodeId, Incarnation, LifeId)) -> bool {
-        let current = self.cells.current.get();
+        let current = self.agreed();
         current.is_valid() && (current.node(), current.incarnation(), current.peer_life) == peer
     }
 

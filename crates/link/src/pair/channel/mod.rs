@@ -44,6 +44,7 @@ use crate::sealing::{Sealing, Wear};
 use crate::stream::{Sink, State, Stream};
 use admission::LifeProbe;
 use greeting::Greeting;
+use incoming::Which;
 use numbers::NumberCells;
 use rails::PeerRails;
 use sayings::{Saying, Sayings};
@@ -325,6 +326,8 @@ pub struct Channel<'m> {
     config: ChannelConfig,
     side: Side,
     paths: Paths,
+    /// The key sets as the ledger has them, by [`Which`]: most frames ask for something of them.
+    keys: [KeySet; 3],
     current: Option<Sealing>,
     previous: Option<Sealing>,
     pending: Option<Sealing>,
@@ -383,6 +386,7 @@ impl<'m> Channel<'m> {
             journal,
             side,
             paths,
+            keys: [&cells.current, &cells.previous, &cells.pending].map(Cell::get),
             current: None,
             previous: None,
             pending: None,
@@ -460,7 +464,7 @@ impl<'m> Channel<'m> {
     /// Of a peer that was never met: these lives of it are copies, as a lender that was started anew at `since` has
     /// kept. See [`Channel::copies`].
     pub fn set_copies(&mut self, since: Instant, lives: &[LifeId]) {
-        if self.cells.current.get().is_valid() {
+        if self.agreed().is_valid() {
             return;
         }
         // The last one first.
@@ -490,7 +494,7 @@ impl<'m> Channel<'m> {
         (handshake.answers, handshake.answered_paths, handshake.probe) = (None, PathSet::default(), None);
         handshake.attempted.clear();
         handshake.message.clear();
-        let pending = self.cells.pending.get();
+        let pending = *self.keys_of(Which::Pending);
         self.cells.pending.set(self.journal, KeySet { valid: 0, ..pending });
         self.load_keys();
         if self.current.is_none() {
@@ -596,13 +600,13 @@ impl<'m> Channel<'m> {
 
     /// The peer, once there is one: its node, name and domain.
     pub fn peer(&self) -> Option<(NodeId, Name, DomainId)> {
-        let keys = self.cells.current.get();
+        let keys = self.agreed();
         keys.is_valid().then(|| (keys.node(), Name::from_bytes(keys.peer_name), keys.domain()))
     }
 
     /// Which life of the peer it is with.
     pub fn peer_life(&self) -> Option<LifeId> {
-        let keys = self.cells.current.get();
+        let keys = self.agreed();
         keys.is_valid().then_some(keys.peer_life)
     }
 
@@ -620,7 +624,7 @@ impl<'m> Channel<'m> {
 
     /// The largest payload of a TLP, as agreed with the peer.
     pub fn max_payload(&self) -> usize {
-        let keys = self.cells.current.get();
+        let keys = self.agreed();
         if keys.is_valid() { keys.max_payload as usize } else { self.config.max_payload }
     }
 
@@ -641,7 +645,7 @@ impl<'m> Channel<'m> {
 
     /// Whether nobody is met here and nobody may be: its place can be had by another.
     pub fn is_vacant(&self, now: Instant) -> bool {
-        let pending = self.cells.pending.get();
+        let pending = self.keys_of(Which::Pending);
         let is_young = self.pending_age(now) < base::times::SILENCE;
         self.current.is_none() && !self.config.calls && !(pending.is_valid() && is_young)
     }
@@ -665,13 +669,13 @@ impl<'m> Channel<'m> {
 
     /// The newest incarnation and card of the peer that anything was accepted of, for checkers.
     pub fn newest_peer(&self) -> Option<(Incarnation, CardGeneration)> {
-        let keys = self.cells.current.get();
+        let keys = self.agreed();
         keys.is_valid().then(|| (keys.incarnation(), self.peer_generation()))
     }
 
     /// What protects the frames, once there is a peer.
     pub fn cipher(&self) -> Option<Cipher> {
-        self.cells.current.get().cipher()
+        self.agreed().cipher()
     }
 
     /// Names the key that this card seals frames with, without telling it: for checkers.
@@ -692,7 +696,7 @@ impl<'m> Channel<'m> {
 
     /// Names the handshake whose keys are in use, for checkers: what openings are proven for.
     pub fn handshake(&self) -> [u8; 32] {
-        self.cells.current.get().hash
+        self.agreed().hash
     }
 
     /// Names what flows in a stream: the same at both ends, and another one in each course.
@@ -715,7 +719,7 @@ impl<'m> Channel<'m> {
 
     /// What a stream may send before it is another one's turn.
     fn quantum(&self) -> usize {
-        self.cells.current.get().max_frame as usize
+        self.agreed().max_frame as usize
     }
 
     /// What the handshake of this node is bound to.

@@ -109,7 +109,7 @@ impl<'m> Channel<'m> {
             self.cells.stats.wrong_numbers.add(1);
             return Err(NotNow::Number);
         };
-        if numbers.open.get() >= self.cells.current.get().streams {
+        if numbers.open.get() >= self.agreed().streams {
             self.cells.stats.too_many_streams.add(1);
             return Err(NotNow::TooMany);
         }

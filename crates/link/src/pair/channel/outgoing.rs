@@ -11,6 +11,7 @@ use crate::path::Carried;
 use crate::paths::{PathId, RAIL_PATHS};
 use crate::record::{Record, STATUS_RECORD, STREAM_OVERHEAD, Writer};
 use crate::seal::Nonce;
+use crate::stream::{Sink, Stream};
 use crate::transmit::{FrameBuffer, Transmit};
 
 /// Statuses of other streams in one frame, beside TLPs and alone.
@@ -151,7 +152,7 @@ impl<'m> Channel<'m> {
             self.mark_by_cookie(now, path, &mut out[..len]);
         }
         self.cells.stats.sent_frames.add(1);
-        Transmit { path, len, is_handshake: true, answers, challenge: None, has_tlps: false }
+        Transmit { path, len, is_handshake: true, answers, challenge: None, has_tlps: false, is_last: false }
     }
 
     /// The last mark of a first message: zeroes for whom nobody has given a cookie.
@@ -227,7 +228,7 @@ impl<'m> Channel<'m> {
                 }
                 None => self.write_records(now, plan, &mut writer, streams),
             };
-            let hash = plan.control.then(|| self.cells.current.get().hash);
+            let hash = plan.control.then(|| self.agreed().hash);
             let told = hash.and_then(|hash| self.sayings.write(&hash, &mut writer));
             let tlps = plan.tlps.filter(|_| status.is_some());
             let tlps = tlps.and_then(|range| Some((range, streams.stream(stream.0)?)));
@@ -253,7 +254,14 @@ impl<'m> Channel<'m> {
         }
         self.cells.stats.sent_frames.add(1);
         let has_tlps = self.last_carried.count > 0;
-        Transmit { path: id, len, is_handshake: false, answers: None, challenge, has_tlps }
+        let is_last = self.has_told_all(stream.0, streams);
+        Transmit { path: id, len, is_handshake: false, answers: None, challenge, has_tlps, is_last }
+    }
+
+    /// Whether nothing is known that would follow a frame of this stream at once.
+    fn has_told_all(&self, id: StreamId, streams: &mut dyn Streams<'m>) -> bool {
+        let has_more = |(stream, _): (&mut Stream<'m>, &mut dyn Sink<'m>)| stream.next_range().is_some();
+        self.sayings.is_empty() && !self.schedule.has_others(id) && !streams.stream(id).is_some_and(has_more)
     }
 
     /// Takes a packet number and seals what is in `frame`, of a stream that is of this assignment.
@@ -269,7 +277,7 @@ impl<'m> Channel<'m> {
         let (kind, seal) =
             if is_shm { (Kind::Shm, &sealing.send_shm) } else { (Kind::Sealed, &sealing.send) };
         // Frames say what the peer knows us by; a message of the handshake may say something else.
-        let peer = self.cells.current.get();
+        let peer = self.agreed();
         let (to, incarnation) = (Destination::of_keys(&peer), Incarnation(peer.incarnation));
         let header = self.header(kind, id, stream, to, incarnation, (sealing.id, number));
         Header { loan_generation, ..header }.write(frame);
@@ -278,7 +286,7 @@ impl<'m> Channel<'m> {
 
     /// Any rail takes what another has lost; what the path through shared memory has lost is divided anew.
     fn frame_limit(&self, path: usize) -> usize {
-        let (path, agreed) = (&self.paths[path], self.cells.current.get().max_frame as usize);
+        let (path, agreed) = (&self.paths[path], self.agreed().max_frame as usize);
         if path.is_shm() { path.max_frame } else { path.max_frame.min(agreed) }
     }
 

@@ -154,10 +154,10 @@ impl Channel<'_> {
 
     /// Which paths there are follows from the rails of both ends.
     fn pair(&mut self, now: Instant) {
+        let keys = self.agreed();
+        let payload = if keys.is_valid() { keys.max_payload as usize } else { 0 };
         let (cells, fates) = (self.cells, &mut self.fates);
         let peer = cells.peer_rails.get().known(&self.config.peer_rails);
-        let keys = cells.current.get();
-        let payload = if keys.is_valid() { keys.max_payload as usize } else { 0 };
         let seen_below = |path: PathId| cells.seen[path.index()].get();
         self.paths.pair(now, (peer, payload), seen_below, &mut |carried| fates.push_back((carried, false)));
     }
