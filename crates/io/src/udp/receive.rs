@@ -13,6 +13,8 @@ use super::{MAX_SEGMENTS, RailCounters, is_fatal};
 
 /// Messages taken in one system call.
 const MAX_MESSAGES: usize = 16;
+/// Messages that are asked for where many come.
+const MOST_ASKED: usize = 4;
 /// Room for one message: as large as any UDP datagram, coalesced or not.
 const BUFFER_BYTES: usize = 65_536;
 /// Errors in a row after which a call gives up: each consumes one report of the kernel, so more is not expected.
@@ -23,7 +25,7 @@ const MAX_ERRORS_PER_CALL: usize = 64;
 pub struct Received {
     /// Datagrams given to the caller.
     pub datagrams: usize,
-    /// The limit ended the call: call again before sleeping.
+    /// There may be more than this call has taken: call again before sleeping.
     pub more: bool,
 }
 
@@ -34,6 +36,9 @@ pub(super) struct ReceiveBatch {
     controls: Box<[Control]>,
     pieces: Box<[libc::iovec]>,
     buffers: Box<[u8]>,
+    /// Messages that the next system call asks for: the kernel takes as long to find that there is no further one as
+    /// to hand one over, so where few come few are asked for.
+    asked: usize,
     /// Messages the kernel filled in the last call, and the position of the next datagram in them.
     filled: usize,
     message: usize,
@@ -53,6 +58,7 @@ impl ReceiveBatch {
             controls: vec![Control([0; 32]); MAX_MESSAGES].into(),
             pieces: vec![piece; MAX_MESSAGES].into(),
             buffers: vec![0; MAX_MESSAGES * BUFFER_BYTES].into(),
+            asked: 1,
             filled: 0,
             message: 0,
             offset: 0,
@@ -73,13 +79,15 @@ impl ReceiveBatch {
                 return Ok(Received { datagrams: given, more: true });
             }
             // Later messages may hold up to MAX_SEGMENTS datagrams each; asking for few keeps little back.
-            let messages = (limit - given).div_ceil(MAX_SEGMENTS).max(4).min(limit - given).min(MAX_MESSAGES);
+            let most = (limit - given).div_ceil(MAX_SEGMENTS).max(MOST_ASKED).min(limit - given);
+            let messages = self.asked.min(most).min(MAX_MESSAGES);
             match self.take_messages(fd, messages) {
                 Ok(filled) => {
                     (self.filled, self.message, self.offset) = (filled, 0, 0);
-                    if filled < messages {
+                    self.asked = if filled < messages { filled } else { self.asked * 2 }.clamp(1, MOST_ASKED);
+                    if filled < messages || messages == 1 {
                         given += self.hand_out(counters, limit - given, &mut take);
-                        return Ok(Received { datagrams: given, more: self.message < self.filled });
+                        return Ok(Received { datagrams: given, more: filled == messages || self.has_left() });
                     }
                 }
                 Err(Errno::AGAIN) => return Ok(Received { datagrams: given, more: false }),
@@ -95,6 +103,11 @@ impl ReceiveBatch {
         }
     }
 
+    /// Whether there are datagrams that were taken and not given out.
+    fn has_left(&self) -> bool {
+        self.message < self.filled
+    }
+
     /// Gives out at most `limit` datagrams of what the kernel has filled.
     fn hand_out(
         &mut self,
@@ -103,7 +116,7 @@ impl ReceiveBatch {
         take: &mut impl FnMut(SocketAddr, &mut [u8]),
     ) -> usize {
         let mut given = 0;
-        while self.message < self.filled {
+        while self.has_left() {
             let message = &self.messages[self.message];
             let bytes = (message.msg_len as usize).min(BUFFER_BYTES);
             let from = self.addresses[self.message].get(message.msg_hdr.msg_namelen);
