@@ -136,8 +136,19 @@ struct Driver<'m> {
     poll_at: Instant,
     /// The waiter has events that it slept for.
     woken: bool,
+    /// Of a card that has nothing to do: it need not find that out again in each turn while it spins.
+    calm: Option<Calm>,
     /// When the code that was needed to start is given up, once the card has nothing to do.
     settles_at: Option<Instant>,
+}
+
+/// What a card that has nothing to do knows.
+#[derive(Clone, Copy)]
+struct Calm {
+    /// When that ends if nothing comes in.
+    until: Option<Instant>,
+    /// Whether it awaits something.
+    hint: Hint,
 }
 
 impl<'m> Driver<'m> {
@@ -189,6 +200,7 @@ impl<'m> Driver<'m> {
             now,
             poll_at: now,
             woken: false,
+            calm: None,
             settles_at: Some(now + SETTLED),
         })
     }
@@ -213,7 +225,10 @@ impl<'m> Driver<'m> {
         let mut busy = self.turn()?;
         if busy {
             self.now = now();
+        } else if self.calm.is_some_and(|calm| calm.until.is_none_or(|until| self.now < until)) {
+            return self.rest();
         }
+        self.calm = None;
         busy |= self.media.drive(&mut self.card, self.now)?;
         busy |= self.drive_load();
         busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
@@ -233,7 +248,19 @@ impl<'m> Driver<'m> {
             self.now = now();
             return Ok(());
         }
+        self.calm = Some(self.calm());
         self.rest()
+    }
+
+    /// What holds while nothing comes in, now that there is nothing to do.
+    fn calm(&self) -> Calm {
+        let hint = if self.card.is_waiting() || self.media.is_busy() { Hint::Expecting } else { Hint::Idle };
+        let (card, rails, media, slots) = (&self.card, &self.rails, &self.media, &self.slots);
+        let deadlines =
+            [card.poll_timeout(), rails.poll_timeout(), media.poll_timeout(), slots.poll_timeout()];
+        let retries = [media.retry_after(), self.to_agent.retry_after()];
+        let retries = retries.into_iter().flatten().map(|after| self.now + after);
+        Calm { until: deadlines.into_iter().flatten().chain(retries).min(), hint }
     }
 
     fn with_slots<T>(&mut self, act: impl FnOnce(&mut Slots<'m>, Context<'_, 'm>) -> T) -> T {
@@ -571,16 +598,10 @@ impl<'m> Driver<'m> {
     }
 
     fn rest(&mut self) -> io::Result<()> {
-        let hint = if self.card.is_waiting() || self.media.is_busy() { Hint::Expecting } else { Hint::Idle };
-        let (card, rails, now_before) = (&self.card, &self.rails, self.now);
-        let (media, to_agent, shm) = (&self.media, &self.to_agent, &self.shm);
-        let (slots, pulse) = (&self.slots, self.pulse);
+        let Calm { until, hint } = self.calm.unwrap_or_else(|| self.calm());
+        let (shm, pulse, now_before) = (&self.shm, self.pulse, self.now);
         let turn = self.waiter.idle(now_before, hint, || {
-            let deadlines =
-                [card.poll_timeout(), rails.poll_timeout(), media.poll_timeout(), slots.poll_timeout()];
-            let deadline = deadlines.into_iter().flatten().min();
-            let retries = [media.retry_after(), to_agent.retry_after()];
-            let time = sleep_time(deadline.map(|deadline| deadline.since(now_before)), retries);
+            let time = until.map(|until| sleep_time(until.since(now_before)));
             let time = if shm.prepare_sleep() { time } else { Some(Duration::ZERO) };
             if time != Some(Duration::ZERO) {
                 pulse.sleep(now_before, time);
@@ -692,11 +713,9 @@ fn has_news_within(messages: &OwnedFd, time: Option<&Timespec>) -> io::Result<bo
     }
 }
 
-/// How long to sleep: until the timer, or until the first of what the kernel had no room for is tried again.
-fn sleep_time(timer: Option<Duration>, retries: [Option<Duration>; 2]) -> Option<Duration> {
-    // A timer that is nearer than a sleep costs is waited for awake.
-    let timer = timer.map(|timer| if timer < Duration::from_micros(20) { Duration::ZERO } else { timer });
-    retries.into_iter().chain([timer]).flatten().min()
+/// How long to sleep where there is so much time: what is nearer than a sleep costs is waited for awake.
+fn sleep_time(left: Duration) -> Duration {
+    if left < Duration::from_micros(20) { Duration::ZERO } else { left }
 }
 
 #[cfg(test)]
@@ -704,13 +723,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_sleeps_past_what_is_to_be_tried_again() {
-        let (short, long) = (Some(Duration::from_millis(1)), Some(Duration::from_millis(10)));
-        assert_eq!(sleep_time(None, [None, None]), None);
-        assert_eq!(sleep_time(long, [None, None]), long);
-        assert_eq!(sleep_time(long, [short, None]), short);
-        assert_eq!(sleep_time(None, [long, short]), short);
-        assert_eq!(sleep_time(short, [None, long]), short);
-        assert_eq!(sleep_time(Some(Duration::from_micros(19)), [short, None]), Some(Duration::ZERO));
+    fn a_short_time_is_waited_for_awake() {
+        assert_eq!(sleep_time(Duration::from_micros(19)), Duration::ZERO);
+        assert_eq!(sleep_time(Duration::from_micros(20)), Duration::from_micros(20));
     }
 }
