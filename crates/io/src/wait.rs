@@ -15,6 +15,10 @@ use rustix::io::Errno;
 
 /// Most descriptors reported by one sleep; others follow in the next.
 pub const MAX_READY: usize = 64;
+/// From a yield to the next turn: if nobody else has run meanwhile it takes less.
+const ALONE: Duration = Duration::from_micros(4);
+/// How often who spins alone yields.
+const YIELD_EVERY: Duration = Duration::from_micros(2);
 
 /// How long to spin before sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +99,12 @@ pub struct Waiter {
     times: SpinTimes,
     spinning_since: Option<Instant>,
     events: Vec<epoll::Event>,
+    /// When the processor was last offered to others, by the time of the turn that did.
+    yielded_at: Instant,
+    /// No turn has come since.
+    has_just_yielded: bool,
+    /// Nobody has taken it then.
+    is_alone: bool,
 }
 
 impl Waiter {
@@ -104,7 +114,15 @@ impl Waiter {
     /// `EMFILE` and others of `epoll_create1`.
     pub fn new(times: SpinTimes) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, times, spinning_since: None, events: Vec::with_capacity(MAX_READY) })
+        Ok(Self {
+            epoll,
+            times,
+            spinning_since: None,
+            events: Vec::with_capacity(MAX_READY),
+            yielded_at: Instant::ZERO,
+            has_just_yielded: false,
+            is_alone: false,
+        })
     }
 
     /// Adds a descriptor, level-triggered. `token` comes back in [`Ready`].
@@ -164,7 +182,7 @@ impl Waiter {
         };
         let timeout = if now.since(since) < limit { Some(Duration::ZERO) } else { timeout() };
         if timeout == Some(Duration::ZERO) {
-            rustix::thread::sched_yield();
+            self.offer_processor(now);
             self.events.clear();
             return Ok(Turn::Spun);
         }
@@ -174,6 +192,20 @@ impl Waiter {
             return Ok(Turn::Ready(ready));
         }
         Ok(Turn::TimedOut)
+    }
+
+    /// Whoever spins yields: in each turn where others want the processor, and now and then where nobody does, for that
+    /// costs more than a turn.
+    fn offer_processor(&mut self, now: Instant) {
+        let since = now.since(self.yielded_at);
+        if std::mem::take(&mut self.has_just_yielded) {
+            self.is_alone = since < ALONE;
+        }
+        if self.is_alone && since < YIELD_EVERY {
+            return std::hint::spin_loop();
+        }
+        rustix::thread::sched_yield();
+        (self.yielded_at, self.has_just_yielded) = (now, true);
     }
 
     /// Which descriptors are ready now, without waiting; see [`Waiter::ready`].
