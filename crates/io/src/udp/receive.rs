@@ -87,10 +87,16 @@ impl ReceiveBatch {
                     self.asked = if filled < messages { filled } else { self.asked * 2 }.clamp(1, MOST_ASKED);
                     if filled < messages || messages == 1 {
                         given += self.hand_out(counters, limit - given, &mut take);
-                        return Ok(Received { datagrams: given, more: filled == messages || self.has_left() });
+                        return Ok(Received {
+                            datagrams: given,
+                            more: filled == messages || self.has_left(),
+                        });
                     }
                 }
-                Err(Errno::AGAIN) => return Ok(Received { datagrams: given, more: false }),
+                Err(Errno::AGAIN) => {
+                    self.asked = (self.asked / 2).max(1);
+                    return Ok(Received { datagrams: given, more: false });
+                }
                 Err(error) if is_fatal(error) => return Err(error.into()),
                 Err(error) => {
                     counters.receive_errors += u64::from(error != Errno::INTR);

@@ -78,6 +78,25 @@ fn limit_keeps_the_rest_for_the_next_call() {
 }
 
 #[test]
+fn one_that_comes_alone_is_handed_on_before_the_kernel_is_asked_for_more() {
+    let (mut sender, mut receiver) = pair("127.0.0.1", false);
+    for round in 0..3 {
+        send_all(&mut sender, receiver.local(), &[contents(round, 100)]);
+        assert_eq!(receiver.receive(64, |_, _| {}).unwrap(), Received { datagrams: 1, more: true });
+        assert_eq!(receiver.receive(64, |_, _| {}).unwrap(), Received::default());
+    }
+    // Where many come soon many are asked for.
+    let all: Vec<_> = (0..40).map(|at| contents(at, 100)).collect();
+    send_all(&mut sender, receiver.local(), &all);
+    let mut calls = 0;
+    let mut got = Vec::new();
+    while receiver.receive(64, |_, bytes| got.push(bytes.to_vec())).unwrap().more {
+        calls += 1;
+    }
+    assert_eq!((got, calls), (all, 1));
+}
+
+#[test]
 fn refusals_are_counted_and_the_rest_is_sent() {
     let (mut sender, mut receiver) = pair("127.0.0.1", true);
     let bytes = contents(1, 65_508);

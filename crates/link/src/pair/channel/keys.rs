@@ -405,8 +405,7 @@ impl<'m> Channel<'m> {
 
     /// Whether `keys` were agreed with the peer of the present course.
     pub(super) fn is_same_pair(&self, keys: &KeySet) -> bool {
-        self.is_pair((keys.node(), keys.incarnation(), keys.peer_life))
-            && keys.begun == self.agreed().begun
+        self.is_pair((keys.node(), keys.incarnation(), keys.peer_life)) && keys.begun == self.agreed().begun
     }
 
     fn is_pair(&self, peer: (NodeId, Incarnation, LifeId)) -> bool {

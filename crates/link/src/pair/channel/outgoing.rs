@@ -260,7 +260,7 @@ impl<'m> Channel<'m> {
 
     /// Whether nothing is known that would follow a frame of this stream at once.
     fn has_told_all(&self, id: StreamId, streams: &mut dyn Streams<'m>) -> bool {
-        let has_more = |(stream, _): (&mut Stream<'m>, &mut dyn Sink<'m>)| stream.next_range().is_some();
+        let has_more = |(stream, _): (&mut Stream<'m>, &mut dyn Sink<'m>)| stream.may_send();
         self.sayings.is_empty() && !self.schedule.has_others(id) && !streams.stream(id).is_some_and(has_more)
     }
 

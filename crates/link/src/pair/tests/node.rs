@@ -235,6 +235,8 @@ pub(super) struct Slot<'m> {
     calls: bool,
     pub(super) channel: Channel<'m>,
     pub(super) events: Vec<Event>,
+    /// The step after which a frame was built that was said to be the last one.
+    was_last: Option<u64>,
 }
 
 /// What a node knows of itself.
@@ -423,7 +425,7 @@ impl<'m> Node<'m> {
         let slots = peers.chain(itself).enumerate().map(|(place, (peer, calls))| {
             let config = config.channel(place, peer, calls);
             let channel = Channel::new(&root.channels[place], journal, config, now);
-            Slot { peer, calls, channel, events: Vec::new() }
+            Slot { peer, calls, channel, events: Vec::new(), was_last: None }
         });
         let slots = slots.collect();
         let pages = Pages::new(&root.pages, journal);
@@ -796,9 +798,14 @@ impl<'m> Node<'m> {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let view = &mut View::of(&mut self.places, index, &slot.channel);
             let pending = self.ledger.journal.pending();
-            if let Some(Transmit { path, len, .. }) = slot.channel.poll_transmit(now, &mut self.buffer, view)
+            if let Some(Transmit { path, len, is_last, .. }) =
+                slot.channel.poll_transmit(now, &mut self.buffer, view)
             {
                 assert_eq!(self.ledger.journal.pending(), pending, "what leaves changes nothing");
+                let carries = slot.channel.last_carried().2 > 0;
+                let step = self.ledger.journal.step();
+                assert!(!carries || slot.was_last != Some(step), "TLPs leave behind the last frame");
+                slot.was_last = is_last.then_some(step);
                 return Some((slot.peer, path, self.buffer[..len].to_vec()));
             }
         }
