@@ -278,7 +278,7 @@ impl<'m> Channel<'m> {
             if is_shm { (Kind::Shm, &sealing.send_shm) } else { (Kind::Sealed, &sealing.send) };
         // Frames say what the peer knows us by; a message of the handshake may say something else.
         let peer = self.agreed();
-        let (to, incarnation) = (Destination::of_keys(&peer), Incarnation(peer.incarnation));
+        let (to, incarnation) = (Destination::of_keys(peer), Incarnation(peer.incarnation));
         let header = self.header(kind, id, stream, to, incarnation, (sealing.id, number));
         Header { loan_generation, ..header }.write(frame);
         seal.seal(frame, Nonce::new(id.number(), number));
