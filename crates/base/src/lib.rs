@@ -1,4 +1,5 @@
-//! Time, ids, a hash, chance, the table of times and the storage types of the ledger: what every other crate stands on.
+//! Time, ids, a hash, chance, impairment by chance, the table of times and the storage types of the ledger: what every
+//! other crate stands on.
 //!
 //! The ledger is the memory that outlives a card (`ledger`). Cores borrow typed cells of it and change them
 //! through a [`ledger::Journal`], which can take back whatever an unfinished step has stored. Nothing here does
@@ -9,6 +10,7 @@ extern crate self as base;
 
 pub mod hash;
 pub mod ids;
+mod impairment;
 pub mod ledger;
 mod payload;
 mod random;
@@ -16,6 +18,7 @@ mod rules;
 mod time;
 pub mod times;
 
+pub use impairment::{Arrival, Impairment, PPM};
 pub use payload::{INLINE_MAX, InlineBytes, PageSlice, Payload};
 pub use random::Random;
 pub use rules::{Rule, RuleSet};

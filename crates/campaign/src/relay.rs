@@ -11,7 +11,8 @@ pub mod impair;
 use crate::Error;
 use crate::process::Process;
 use crate::world::Direction;
-use impair::{Impairment, WireCounts};
+use base::Impairment;
+use impair::WireCounts;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,7 @@ impl Relay {
 
     /// Changes one wire.
     pub fn set(&mut self, rail: u8, direction: Direction, impairment: Impairment) -> Result<(), Error> {
+        let impairment = serde_json::to_string(&impairment).expect("plain numbers always serialise");
         self.command(&format!("set {rail} {direction} {impairment}")).map(drop)
     }
 

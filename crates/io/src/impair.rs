@@ -8,13 +8,11 @@
 //!
 //! Drawn from a generator with a seed: the same datagrams and the same times meet the same fate.
 
-use base::Random;
 use base::ledger::Layout;
+use base::{Impairment, Random};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A probability of one.
-pub const PPM: u32 = 1_000_000;
 /// Most datagrams an impairer holds back; beyond that they pass unimpaired.
 pub const MAX_HELD: usize = 64;
 
@@ -23,7 +21,7 @@ pub const MAX_HELD: usize = 64;
 /// Probabilities are in millionths and independent of each other, except that what is dropped is nothing else too.
 #[repr(C)]
 #[derive(Layout, Debug, Default)]
-pub struct Impairment {
+pub struct ImpairmentCells {
     /// Lost.
     pub drop_ppm: AtomicU32,
     /// Arrives twice.
@@ -60,7 +58,7 @@ pub struct ImpairmentCounters {
     pub cut: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Impairment>() == 72);
+const _: () = assert!(size_of::<ImpairmentCells>() == 72);
 
 /// Which way a datagram goes, seen from the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +78,7 @@ pub enum Fate {
     Drop,
 }
 
-impl Impairment {
+impl ImpairmentCells {
     /// Sets all four probabilities to the same value, and holding back to a few packets or two milliseconds.
     pub fn set_all(&self, ppm: u32) {
         for field in [&self.drop_ppm, &self.repeat_ppm, &self.reorder_ppm, &self.corrupt_ppm] {
@@ -108,6 +106,13 @@ impl Impairment {
             &self.cut_in,
         ];
         fields.iter().any(|field| field.load(Ordering::Relaxed) != 0)
+    }
+
+    fn rates(&self) -> Impairment {
+        let [drop_ppm, repeat_ppm, reorder_ppm, corrupt_ppm] =
+            [&self.drop_ppm, &self.repeat_ppm, &self.reorder_ppm, &self.corrupt_ppm]
+                .map(|ppm| ppm.load(Ordering::Relaxed));
+        Impairment { drop_ppm, repeat_ppm, reorder_ppm, corrupt_ppm, ..Impairment::NONE }
     }
 
     fn is_cut(&self, direction: Direction) -> bool {
@@ -155,59 +160,55 @@ impl Impairer {
     /// Decides about a datagram to or from `peer`, given in pieces. Call [`Impairer::release`] afterwards.
     pub fn decide<'a>(
         &mut self,
-        settings: &Impairment,
+        settings: &ImpairmentCells,
         now_ns: u64,
         peer: SocketAddr,
-        parts: impl IntoIterator<Item = &'a [u8]>,
+        parts: impl IntoIterator<Item = &'a [u8]> + Clone,
     ) -> Fate {
         let counters = &settings.counters;
         if settings.is_cut(self.direction) {
             count(&counters.cut);
             return Fate::Drop;
         }
-        // All four are drawn for each datagram, so that one setting does not shift the fates of another.
-        let [dropped, repeated, reordered, corrupted] =
-            [&settings.drop_ppm, &settings.repeat_ppm, &settings.reorder_ppm, &settings.corrupt_ppm]
-                .map(|ppm| self.random.below(PPM.into()) < u64::from(ppm.load(Ordering::Relaxed)));
-        let bit = self.random.next_u64();
-        if dropped {
-            count(&counters.dropped);
-            return Fate::Drop;
+        let len = parts.clone().into_iter().map(<[u8]>::len).sum();
+        let (mut fate, mut copies) = (Fate::Drop, 0);
+        for arrival in settings.rates().arrivals(&mut self.random, len) {
+            self.passed += u64::from(copies == 0);
+            copies += 1;
+            // The original can be the one that is as it was.
+            let is_whole = !arrival.is_held && arrival.flipped.is_none() && fate == Fate::Drop;
+            if is_whole || self.held.len() == MAX_HELD {
+                fate = Fate::Pass;
+                continue;
+            }
+            let new = || Held { peer, bytes: Vec::new(), due_ns: 0, due_passed: 0 };
+            let mut held = self.spare.pop().unwrap_or_else(new);
+            held.bytes.clear();
+            parts.clone().into_iter().for_each(|part| held.bytes.extend_from_slice(part));
+            (held.peer, held.due_ns, held.due_passed) = (peer, now_ns, self.passed);
+            if arrival.is_held {
+                count(&counters.reordered);
+                held.due_ns += u64::from(settings.hold_us.load(Ordering::Relaxed)) * 1_000;
+                held.due_passed += u64::from(settings.hold_packets.load(Ordering::Relaxed).max(1));
+            }
+            if arrival.flipped.is_some() {
+                count(&counters.corrupted);
+                arrival.corrupt(&mut held.bytes);
+            }
+            self.held.push(held);
         }
-        self.passed += 1;
-        let copied = (repeated || reordered || corrupted) && self.held.len() < MAX_HELD;
-        if !copied {
-            return Fate::Pass;
+        match copies {
+            0 => count(&counters.dropped),
+            1 => {}
+            _ => count(&counters.repeated),
         }
-        let mut held =
-            self.spare.pop().unwrap_or_else(|| Held { peer, bytes: Vec::new(), due_ns: 0, due_passed: 0 });
-        held.bytes.clear();
-        parts.into_iter().for_each(|part| held.bytes.extend_from_slice(part));
-        (held.peer, held.due_ns, held.due_passed) = (peer, now_ns, self.passed);
-        if reordered {
-            count(&counters.reordered);
-            held.due_ns += u64::from(settings.hold_us.load(Ordering::Relaxed)) * 1_000;
-            held.due_passed += u64::from(settings.hold_packets.load(Ordering::Relaxed).max(1));
-        }
-        let bits = held.bytes.len() as u64 * 8;
-        if corrupted && bits > 0 {
-            count(&counters.corrupted);
-            let bit = (bit % bits) as usize;
-            held.bytes[bit / 8] ^= 1 << (bit % 8);
-        }
-        self.held.push(held);
-        // The copy stands for the original, or, of a repeated one, for its second arrival.
-        if repeated {
-            count(&counters.repeated);
-            return Fate::Pass;
-        }
-        Fate::Drop
+        fate
     }
 
     /// Gives out the copies whose time has come, in the order they were held. A cut loses them instead.
     pub fn release(
         &mut self,
-        settings: &Impairment,
+        settings: &ImpairmentCells,
         now_ns: u64,
         mut give: impl FnMut(SocketAddr, &mut [u8]),
     ) {
@@ -242,6 +243,8 @@ fn count(counter: &AtomicU64) {
 
 #[cfg(test)]
 mod tests {
+    use base::PPM;
+
     use super::*;
 
     const COUNT: u64 = 100_000;
@@ -251,7 +254,7 @@ mod tests {
     }
 
     /// What comes out of a stream of numbered datagrams, one a microsecond.
-    fn run(settings: &Impairment, seed: u64) -> Vec<Vec<u8>> {
+    fn run(settings: &ImpairmentCells, seed: u64) -> Vec<Vec<u8>> {
         let mut impairer = Impairer::new(Direction::Out, seed);
         let mut out = Vec::new();
         for number in 0..COUNT {
@@ -282,7 +285,7 @@ mod tests {
 
     #[test]
     fn no_faults_no_change() {
-        let settings = Impairment::default();
+        let settings = ImpairmentCells::default();
         assert!(!settings.is_active());
         let out = run(&settings, 1);
         assert!(
@@ -293,13 +296,13 @@ mod tests {
     #[test]
     fn each_fault_has_its_rate_and_its_effect() {
         let ordered = |out: &[Vec<u8>]| out.windows(2).all(|pair| pair[0] < pair[1]);
-        let drop = Impairment::default();
+        let drop = ImpairmentCells::default();
         set(&drop.drop_ppm, 50_000);
         let out = run(&drop, 2);
         assert!(near(&drop.counters.dropped, 50_000) && ordered(&out));
         assert_eq!(out.len() as u64, COUNT - drop.counters.dropped.load(Ordering::Relaxed));
 
-        let repeat = Impairment::default();
+        let repeat = ImpairmentCells::default();
         set(&repeat.repeat_ppm, 50_000);
         let mut out = run(&repeat, 3);
         let repeated = repeat.counters.repeated.load(Ordering::Relaxed);
@@ -307,7 +310,7 @@ mod tests {
         out.dedup();
         assert!(out.len() as u64 == COUNT && ordered(&out));
 
-        let reorder = Impairment::default();
+        let reorder = ImpairmentCells::default();
         set(&reorder.reorder_ppm, 50_000);
         set(&reorder.hold_packets, 4);
         set(&reorder.hold_us, 1_000_000);
@@ -320,7 +323,7 @@ mod tests {
         out.sort();
         assert!(out.len() as u64 == COUNT && ordered(&out));
 
-        let corrupt = Impairment::default();
+        let corrupt = ImpairmentCells::default();
         set(&corrupt.corrupt_ppm, 50_000);
         let out = run(&corrupt, 5);
         assert!(near(&corrupt.counters.corrupted, 50_000) && out.len() as u64 == COUNT);
@@ -335,7 +338,7 @@ mod tests {
 
     #[test]
     fn all_together_are_bounded_and_repeatable() {
-        let settings = Impairment::default();
+        let settings = ImpairmentCells::default();
         settings.set_all(50_000);
         assert!(settings.is_active());
         assert_eq!(run(&settings, 6), run(&settings, 6));
@@ -350,7 +353,7 @@ mod tests {
 
     #[test]
     fn time_releases_what_no_packet_does() {
-        let settings = Impairment::default();
+        let settings = ImpairmentCells::default();
         settings.set_all(0);
         set(&settings.reorder_ppm, PPM);
         let mut impairer = Impairer::new(Direction::In, 1);
@@ -364,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_cut_is_one_way_or_both() {
-        let settings = Impairment::default();
+        let settings = ImpairmentCells::default();
         let fates = || {
             [Direction::Out, Direction::In].map(|direction| {
                 Impairer::new(direction, 1).decide(&settings, 0, peer(), [&b"x"[..]]) == Fate::Pass
@@ -383,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_cut_loses_what_is_held() {
-        let settings = Impairment::default();
+        let settings = ImpairmentCells::default();
         settings.set_all(0);
         set(&settings.reorder_ppm, PPM);
         let mut impairer = Impairer::new(Direction::Out, 1);

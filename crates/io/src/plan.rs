@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use self::header::{Header, PlanError};
 use crate::card::InHand;
-use crate::impair::Impairment;
+use crate::impair::ImpairmentCells;
 use crate::load::LoadSpec;
 use crate::memory::{self, Mapping};
 use crate::messages::TakeOver;
@@ -119,7 +119,7 @@ impl MediumKind {
 #[repr(C)]
 pub(crate) struct SharedCells {
     pub(crate) ring: RingParameters,
-    pub(crate) impairments: [Impairment; MAX_RAILS],
+    pub(crate) impairments: [ImpairmentCells; MAX_RAILS],
     /// By loan and connection; a slot has one.
     pub(crate) edges: [[EdgeAccounts; EDGE_CONNECTIONS]; MAX_LOANS],
     pub(crate) in_hand: InHand,

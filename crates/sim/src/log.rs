@@ -11,7 +11,7 @@ use core::fmt::Arguments;
 /// | `boot` | a node reboots (incarnation) | `drain` | the agent drains the ring |
 /// | `tx` | a frame leaves (rail, packet number) | `rx` | a frame arrives (rail, packet number) |
 /// | `lost` `twice` `bent` | the network loses, repeats, corrupts it | `old` `forged` | a replayed, forged one leaves |
-/// | `cut` `mend` | a rail goes, comes back (direction, rail) | `net` | the network changes its manners |
+/// | `cut` `mend` | a rail goes, comes back (direction, rail) | `net` | the network is impaired otherwise |
 /// | `media` | a piece of work for the disk | `done` | the disk has done it |
 /// | `ask` | a client sends a request (number, kind) | `got` | a client has its answer |
 /// | `open` `close` | a client connects, is gone | `calm` | faults end |

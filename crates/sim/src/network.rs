@@ -1,8 +1,8 @@
-//! The network between the nodes: each rail reaches each other one, and each direction has manners of its own.
+//! The network between the nodes: each rail reaches each other one, and each direction is cut by itself.
 
 use base::ids::RailId;
 use base::times::HANDSHAKE_RETRY_MAX;
-use base::{Instant, Random};
+use base::{Arrival, Impairment, Instant, Random};
 use link::frame::{Header, MAX_FRAME, ROUTE};
 use node::{Address, Card, Egress};
 
@@ -70,30 +70,16 @@ pub(crate) fn first_messages(
     frames
 }
 
-/// How a network treats frames; shares are of a thousand.
-#[derive(Clone, Copy)]
-pub(crate) struct Manners {
-    pub(crate) loss: u64,
-    pub(crate) repeat: u64,
-    pub(crate) corrupt: u64,
-    pub(crate) late: u64,
-    /// Nanoseconds.
-    pub(crate) delay: u64,
-    pub(crate) jitter: u64,
-}
+/// A network as it should be.
+pub(crate) const CALM: Impairment = Impairment { delay_ns: 20_000, jitter_ns: 10_000, ..Impairment::NONE };
 
-impl Manners {
-    /// Everything passes.
-    pub(crate) const GOOD: Self =
-        Self { loss: 0, repeat: 0, corrupt: 0, late: 0, delay: 20_000, jitter: 10_000 };
-
-    /// Any, with shares and times below these.
-    pub(crate) fn any(random: &mut Random, shares: [u64; 4], [delay, jitter]: [u64; 2]) -> Self {
-        let share = |most: u64| if random.chance(500) { random.below(most) } else { 0 };
-        let [loss, repeat, corrupt, late] = shares.map(share);
-        let (delay, jitter) = (random.range(5_000, delay), random.range(1_000, jitter));
-        Self { loss, repeat, corrupt, late, delay, jitter }
-    }
+/// An impaired network: it loses, repeats, corrupts and holds back fewer than so many of a thousand frames, and takes so
+/// many nanoseconds and so much more at most.
+pub(crate) fn draw_impairment(random: &mut Random, most: [u64; 4], [delay, jitter]: [u64; 2]) -> Impairment {
+    let share = |most: u64| if random.chance(500) { random.below(most) as u32 * 1000 } else { 0 };
+    let [drop_ppm, repeat_ppm, corrupt_ppm, reorder_ppm] = most.map(share);
+    let (delay_ns, jitter_ns) = (random.range(5_000, delay), random.range(1_000, jitter));
+    Impairment { drop_ppm, repeat_ppm, corrupt_ppm, reorder_ppm, delay_ns, jitter_ns, ..CALM }
 }
 
 /// What becomes of a frame.
@@ -105,7 +91,7 @@ pub(crate) enum Fate {
 
 pub(crate) struct Network {
     random: Random,
-    pub(crate) manners: Manners,
+    impairment: Impairment,
     /// By sending node and rail, of those with more the even and the odd ones: how many cuts are in the way.
     cuts: [[u32; RAILS]; NODES],
     /// Nodes that nobody reaches, and that reach nobody.
@@ -118,7 +104,7 @@ impl Network {
     pub(crate) fn new(random: Random, nodes: usize) -> Self {
         Self {
             random,
-            manners: Manners::GOOD,
+            impairment: CALM,
             cuts: [[0; RAILS]; NODES],
             islands: [false; NODES],
             archive: [const { Vec::new() }; NODES],
@@ -138,14 +124,14 @@ impl Network {
         Address(bytes)
     }
 
-    /// Other manners than now.
+    /// Another impairment than now.
     pub(crate) fn change(&mut self) {
-        self.manners = Manners::any(&mut self.random, [150, 100, 60, 200], [300_000, 200_000]);
+        self.impairment = draw_impairment(&mut self.random, [150, 100, 60, 200], [300_000, 200_000]);
     }
 
     /// Everything passes from now on.
     pub(crate) fn calm(&mut self) {
-        self.manners = Manners::GOOD;
+        self.impairment = CALM;
         self.cuts = [[0; RAILS]; NODES];
         self.islands = [false; NODES];
     }
@@ -188,26 +174,21 @@ impl Network {
         }
         self.keep(node, &frame);
         let reaches = !self.islands[node] && !self.islands[frame.to];
-        let (manners, passes) = (self.manners, self.cuts[node][rail % RAILS] == 0 && reaches);
-        let random = &mut self.random;
-        if !passes || random.chance(manners.loss) {
+        if self.cuts[node][rail % RAILS] > 0 || !reaches {
             return vec![Fate::Lost];
         }
-        let mut fates = Vec::new();
-        let copies = if random.chance(manners.repeat) { 2 } else { 1 };
-        for _ in 0..copies {
+        let arrivals = self.impairment.arrivals(&mut self.random, frame.bytes.len());
+        let arrive = |arrival: Arrival| {
             let mut frame = frame.clone();
-            if random.chance(manners.corrupt) {
-                let (index, bit) = (random.index(frame.bytes.len()), random.below(8));
-                frame.bytes[index] ^= 1 << bit;
-                // A switch may have done that.
-                let is_route = index == ROUTE;
-                frame.origin = if is_route { frame.origin } else { Origin::Forger };
+            arrival.corrupt(&mut frame.bytes);
+            // A switch may have changed the route.
+            if arrival.flipped.is_some_and(|(index, _)| index != ROUTE) {
+                frame.origin = Origin::Forger;
             }
-            let late = if random.chance(manners.late) { random.below(3_000_000) } else { 0 };
-            fates.push(Fate::Arrives(manners.delay + random.below(manners.jitter + 1) + late, frame));
-        }
-        fates
+            Fate::Arrives(arrival.after_ns, frame)
+        };
+        let fates: Vec<Fate> = arrivals.map(arrive).collect();
+        if fates.is_empty() { vec![Fate::Lost] } else { fates }
     }
 
     /// Something that never was on the network may still be sent there by whoever has seen it.

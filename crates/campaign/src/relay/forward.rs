@@ -5,7 +5,7 @@
 //! that stands in for their sender. So both machines see each other's true addresses and ports.
 
 use super::flood::{Flood, KINDS};
-use super::impair::{Datagram, Impairment, Wire};
+use super::impair::{Datagram, Wire};
 use crate::Error;
 use crate::capture::CaptureWriter;
 use crate::world::{Direction, Side, rail_address};
@@ -283,7 +283,7 @@ impl Forwarder {
         let flood = self.floods.get_mut(&(rail, direction)).ok_or("no such wire")?;
         let wire = self.wires.get_mut(&(rail, direction)).ok_or("no such wire")?;
         match verb {
-            "set" => wire.set(rest.parse::<Impairment>()?),
+            "set" => wire.set(serde_json::from_str(rest).map_err(|error| error.to_string())?),
             "keep" => flood.keep_as_foreign(),
             "flood" | "calls" => {
                 let rate = rest.parse().map_err(|_| format!("{rest} is not a rate"))?;

@@ -1,92 +1,14 @@
 //! What a bad wire does to one direction of one rail. A plain value: no sockets, no clock.
 
-use base::Random;
+use base::{Arrival, Impairment, Random};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fmt;
-use std::str::FromStr;
 
-/// Chances are drawn in millionths.
-const MILLION: u64 = 1_000_000;
 /// Datagrams waiting on one wire at most; what comes above it is lost, as in a router's queue.
 const QUEUE_MAX: usize = 8192;
 
-/// A datagram taken out of order is held for up to this long, in nanoseconds: a few hundred others pass it.
-const REORDER_HOLD_NS: u64 = 3_000_000;
-
 /// A repeated datagram comes again after up to this long, in nanoseconds.
 const REPEAT_AFTER_NS: u64 = 5_000_000;
-
-/// How bad a wire is. Probabilities are per datagram, between 0 and 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Impairment {
-    /// Lost.
-    pub drop: f64,
-    /// Delivered again, up to 5 ms later.
-    pub repeat: f64,
-    /// Held back, so that later ones pass it.
-    pub reorder: f64,
-    /// One to eight bits flipped; the datagram's own checksum is right, so that it arrives.
-    pub corrupt: f64,
-    /// Every datagram takes at least this long, in microseconds.
-    pub delay_us: u32,
-    /// And up to this much more, evenly spread, in microseconds.
-    pub jitter_us: u32,
-}
-
-impl Impairment {
-    /// Nothing gets through.
-    pub const CUT: Self = Self { drop: 1.0, ..Self::NONE };
-
-    /// A good wire.
-    pub const NONE: Self =
-        Self { drop: 0.0, repeat: 0.0, reorder: 0.0, corrupt: 0.0, delay_us: 0, jitter_us: 0 };
-
-    /// Each kind of harm with the same probability.
-    pub fn each(probability: f64) -> Self {
-        Self {
-            drop: probability,
-            repeat: probability,
-            reorder: probability,
-            corrupt: probability,
-            ..Self::NONE
-        }
-    }
-}
-
-impl fmt::Display for Impairment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { drop, repeat, reorder, corrupt, delay_us, jitter_us } = self;
-        write!(f, "drop={drop} repeat={repeat} reorder={reorder} corrupt={corrupt} ")?;
-        write!(f, "delay_us={delay_us} jitter_us={jitter_us}")
-    }
-}
-
-impl FromStr for Impairment {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut impairment = Self::NONE;
-        for word in text.split_whitespace() {
-            let (name, value) = word.split_once('=').ok_or_else(|| format!("{word} is not NAME=VALUE"))?;
-            let probability = || {
-                let parsed = value.parse().ok().filter(|value| (0.0..=1.0).contains(value));
-                parsed.ok_or_else(|| format!("{word}: a probability is between 0 and 1"))
-            };
-            let microseconds = || value.parse().map_err(|_| format!("{word}: not a number of microseconds"));
-            match name {
-                "drop" => impairment.drop = probability()?,
-                "repeat" => impairment.repeat = probability()?,
-                "reorder" => impairment.reorder = probability()?,
-                "corrupt" => impairment.corrupt = probability()?,
-                "delay_us" => impairment.delay_us = microseconds()?,
-                "jitter_us" => impairment.jitter_us = microseconds()?,
-                _ => return Err(format!("{name} is not a kind of impairment")),
-            }
-        }
-        Ok(impairment)
-    }
-}
 
 /// What a wire has done so far, in datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,33 +73,23 @@ impl Wire {
     }
 
     /// A datagram enters the wire.
-    pub fn handle(&mut self, now_ns: u64, mut datagram: Datagram) {
+    pub fn handle(&mut self, now_ns: u64, datagram: Datagram) {
         self.counts.received += 1;
-        // All chances are drawn for every datagram, so that one setting does not shift the luck of the others.
-        let Impairment { drop, repeat, reorder, corrupt, delay_us, jitter_us } = self.impairment;
-        let [drop, repeat, reorder, corrupt] = [drop, repeat, reorder, corrupt]
-            .map(|p| self.random.below(MILLION) < (p * MILLION as f64) as u64);
-        let jitter_ns = self.random.below(u64::from(jitter_us) * 1000 + 1);
-        let hold_ns = 1 + self.random.below(REORDER_HOLD_NS);
-        let again_ns = self.random.below(REPEAT_AFTER_NS);
-        if drop {
-            self.counts.dropped += 1;
-            return;
+        let arrivals = self.impairment.arrivals(&mut self.random, datagram.payload.len());
+        let arrivals: Vec<Arrival> = arrivals.collect();
+        self.counts.dropped += u64::from(arrivals.is_empty());
+        self.counts.repeated += u64::from(arrivals.len() > 1);
+        for (copy, arrival) in arrivals.iter().enumerate() {
+            self.counts.reordered += u64::from(arrival.is_held);
+            let mut datagram = datagram.clone();
+            if arrival.flipped.is_some() {
+                self.counts.corrupted += 1;
+                arrival.corrupt(&mut datagram.payload);
+                self.flip_more_bits(&mut datagram.payload);
+            }
+            let again_ns = if copy > 0 { self.random.below(REPEAT_AFTER_NS) } else { 0 };
+            self.push(now_ns + arrival.after_ns + again_ns, datagram);
         }
-        let mut due_ns = now_ns + u64::from(delay_us) * 1000 + jitter_ns;
-        if reorder {
-            self.counts.reordered += 1;
-            due_ns += hold_ns;
-        }
-        if repeat {
-            self.counts.repeated += 1;
-            self.push(due_ns + again_ns, datagram.clone());
-        }
-        if corrupt && !datagram.payload.is_empty() {
-            self.counts.corrupted += 1;
-            self.flip_bits(&mut datagram.payload);
-        }
-        self.push(due_ns, datagram);
     }
 
     /// Enters a forged datagram, which no impairment touches.
@@ -210,12 +122,10 @@ impl Wire {
         self.queue.push(Reverse((due_ns, self.arrivals, datagram)));
     }
 
-    fn flip_bits(&mut self, payload: &mut [u8]) {
-        let bits = payload.len() as u64 * 8;
-        // An odd number of flips never cancels out to no change.
-        for _ in 0..1 + 2 * self.random.below(4) {
-            let bit = self.random.below(bits) as usize;
-            payload[bit / 8] ^= 1 << (bit % 8);
+    fn flip_more_bits(&mut self, payload: &mut [u8]) {
+        // An even number of them never undoes the one that is flipped already.
+        for _ in 0..2 * self.random.below(4) {
+            payload[self.random.index(payload.len())] ^= 1 << self.random.below(8);
         }
     }
 }
@@ -249,20 +159,20 @@ mod tests {
 
     #[test]
     fn each_harm_happens_as_often_as_asked_and_the_same_seed_repeats_it() {
-        let (delivered, counts) = run(Impairment::each(0.05), 10_000, 7);
+        let (delivered, counts) = run(Impairment::each(50_000), 10_000, 7);
         for harmed in [counts.dropped, counts.repeated, counts.reordered, counts.corrupted] {
             assert!((380..620).contains(&harmed), "{counts:?}");
         }
         assert_eq!(counts.sent, counts.received - counts.dropped + counts.repeated);
         assert_eq!(delivered.len() as u64, counts.sent);
-        assert_eq!((delivered, counts), run(Impairment::each(0.05), 10_000, 7));
+        assert_eq!((delivered, counts), run(Impairment::each(50_000), 10_000, 7));
     }
 
     #[test]
     fn a_cut_wire_delivers_nothing_and_a_long_one_delays() {
         assert!(run(Impairment::CUT, 100, 1).0.is_empty());
         let mut wire = Wire::new(1);
-        wire.set(Impairment { delay_us: 300, jitter_us: 100, ..Impairment::NONE });
+        wire.set(Impairment { delay_ns: 300_000, jitter_ns: 100_000, ..Impairment::NONE });
         wire.handle(0, Datagram { source_port: 1, target_port: 2, payload: vec![1] });
         assert_eq!(wire.poll(299_999), None);
         assert!(wire.poll(400_000).is_some());
@@ -279,9 +189,11 @@ mod tests {
 
     #[test]
     fn settings_survive_their_text() {
-        let impairment = Impairment { delay_us: 5, jitter_us: 6, ..Impairment::each(0.25) };
-        assert_eq!(impairment.to_string().parse(), Ok(impairment));
-        assert!("drop=1.5".parse::<Impairment>().is_err());
-        assert!("lose=0.5".parse::<Impairment>().is_err());
+        let impairment = Impairment { delay_ns: 5, jitter_ns: 6, ..Impairment::each(250_000) };
+        let text = serde_json::to_string(&impairment).unwrap();
+        let read = |text: &str| serde_json::from_str::<Impairment>(text);
+        assert_eq!(read(&text).unwrap(), impairment);
+        assert!(read(&text.replace("\"drop_ppm\":250000", "\"drop_ppm\":1.5")).is_err());
+        assert!(read(&text.replace("drop", "lose")).is_err());
     }
 }

@@ -1,9 +1,9 @@
 //! T1: two machines that share nothing, a bad network between them, and both cards killed again and again from
 //! outside, while tools that know nothing of Causeway copy and verify. Not one byte may be wrong, not one request fail.
 
+use base::Impairment;
 use campaign::causeway::{Borrower, Card, Lender, STOP_TIMEOUT, kill_card};
 use campaign::process::Process;
-use campaign::relay::impair::Impairment;
 use campaign::tools::{self, FioJob};
 use campaign::world::{Machine, World, WorldConfig};
 use campaign::{Error, gate, scale};
@@ -29,7 +29,10 @@ fn t1_killed_cards_over_a_bad_network() {
     let original = world.left().dir().join("original.img");
     tools::empty_image(&image, 2 * HALF).unwrap();
     tools::random_image(&original, HALF, seed).unwrap();
-    world.relay().set_all(Impairment { delay_us: 50, jitter_us: 200, ..Impairment::each(0.05) }).unwrap();
+    world
+        .relay()
+        .set_all(Impairment { delay_ns: 50_000, jitter_ns: 200_000, ..Impairment::each(50_000) })
+        .unwrap();
 
     let mut lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
     let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();

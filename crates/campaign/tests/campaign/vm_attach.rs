@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
+use base::Impairment;
 use campaign::causeway::{Lender, STOP_TIMEOUT, binary, kill_card, status};
 use campaign::process::Process;
-use campaign::relay::impair::Impairment;
 use campaign::world::{World, WorldConfig};
 use campaign::{gate, tools};
 use guest::{HotPlug, Kit, Message, Vm};

@@ -1,10 +1,10 @@
 //! T7: a guest writes and verifies while datagrams are lost, rails are cut, and cards are killed, each alone and all at
 //! once. No I/O error, no wrong byte, no time-out and no reset in its kernel's log.
 
+use base::Impairment;
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, card, kill_card, start_slot, status};
 use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::process::{poll_until, stop};
-use campaign::relay::impair::Impairment;
 use campaign::world::{Machine, World, WorldConfig};
 use campaign::{gate, scale, tools};
 use guest::{Job, Message, Vm};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(120);
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
-const LOSS: Impairment = Impairment { drop: 0.01, ..Impairment::NONE };
+const LOSS: Impairment = Impairment { drop_ppm: 10_000, ..Impairment::NONE };
 
 /// A guest with a borrowed drive that writes and verifies, until it is told to end.
 struct Bench {

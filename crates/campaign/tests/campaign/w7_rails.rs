@@ -1,11 +1,11 @@
 //! W7: the traffic of a rail is pulled, both ways and one way, again and again. No request fails, the other rail takes
 //! over within a few round trips, and the rail is taken up again when it answers.
 
+use base::Impairment;
 use campaign::causeway::{Borrower, Lender, kill_card, status};
 use campaign::load::{Load, Model, connect};
 use campaign::process::poll_until;
 use campaign::relay::RelayStats;
-use campaign::relay::impair::Impairment;
 use campaign::world::{Direction, Machine, Side, World, WorldConfig};
 use campaign::{Error, gate, scale};
 use std::time::Duration;
@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(15);
 /// Not the figure that is promised, only what tells a fail-over from waiting for something to time out.
 const GAP_MAX: Duration = Duration::from_secs(1);
-const LOSS: Impairment = Impairment { drop: 0.01, ..Impairment::NONE };
+const LOSS: Impairment = Impairment { drop_ppm: 10_000, ..Impairment::NONE };
 
 #[test]
 fn w7_a_rail_pulled_costs_no_error_and_is_taken_up_again() {

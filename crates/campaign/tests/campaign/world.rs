@@ -1,8 +1,8 @@
 //! The test network tested: namespaces are separate, datagrams arrive as the relay is told, nothing is left behind.
 
+use base::Impairment;
 use campaign::capture;
 use campaign::process::{Process, run};
-use campaign::relay::impair::Impairment;
 use campaign::world::{Direction, Machine, World, WorldConfig};
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ fn whoever_comes_from_ever_new_ports_is_heard() {
 fn harm_happens_as_often_as_asked() {
     let mut world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let _echo = echo(&world, 0);
-    world.relay().set(0, Direction::LeftToRight, Impairment::each(0.2)).unwrap();
+    world.relay().set(0, Direction::LeftToRight, Impairment::each(200_000)).unwrap();
     let [got, whole, late] = ping(&world, 0, 1000, 200);
     let counts = world.relay().stats().unwrap().wires[0].2;
     assert_eq!(

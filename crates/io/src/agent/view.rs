@@ -11,7 +11,7 @@ use node::{
 
 use super::{CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use crate::address::RailAddress;
-use crate::impair::Impairment;
+use crate::impair::ImpairmentCells;
 use crate::memory::Mapping;
 use crate::plan::{MediumKind, SharedCells, parts_of};
 
@@ -206,7 +206,7 @@ impl<'a> View<'a> {
     }
 
     /// What is done on purpose to the rail of this name.
-    pub fn impairment(&self, name: &str) -> Option<&'a Impairment> {
+    pub fn impairment(&self, name: &str) -> Option<&'a ImpairmentCells> {
         let rail = self.spec.rails.iter().find(|rail| rail.name == name)?;
         Some(&self.shared.impairments[rail.id.index()])
     }

@@ -8,7 +8,7 @@ use node::{Card, Egress, FrameBuffers, RailConfig};
 use super::shm::ShmPaths;
 use super::{HOT, token};
 use crate::address::RailAddress;
-use crate::impair::{Direction, Fate, Impairer, Impairment};
+use crate::impair::{Direction, Fate, Impairer, ImpairmentCells};
 use crate::plan::{Plan, SharedCells};
 use crate::udp::{Datagram, MAX_DATAGRAM_BYTES, RailSocket};
 use crate::wait::{Interest, Waiter};
@@ -32,7 +32,7 @@ pub(super) struct Rails<'m> {
 struct Rail<'m> {
     socket: RailSocket,
     config: RailConfig,
-    impairment: &'m Impairment,
+    impairment: &'m ImpairmentCells,
     outgoing: Impairer,
     incoming: Impairer,
     /// The last call left datagrams that raise no readiness.

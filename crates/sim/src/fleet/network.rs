@@ -1,10 +1,10 @@
 //! The network of a fleet: each rail of a node reaches each one of each other node.
 
-use base::Random;
 use base::ids::RailId;
+use base::{Impairment, Random};
 use node::Address;
 
-use crate::network::{Manners, RAILS};
+use crate::network::{CALM, RAILS, draw_impairment};
 
 /// A frame that arrives.
 pub(super) struct Arrival {
@@ -17,7 +17,7 @@ pub(super) struct Arrival {
 
 pub(super) struct Network {
     random: Random,
-    manners: Manners,
+    impairment: Impairment,
     nodes: usize,
     /// By sender, receiver and rail of the sender, the even or the odd ones: nothing passes.
     cuts: Vec<(usize, usize, u8)>,
@@ -25,16 +25,16 @@ pub(super) struct Network {
 
 impl Network {
     pub(super) fn new(random: Random, nodes: usize) -> Self {
-        Self { random, manners: Manners::GOOD, nodes, cuts: Vec::new() }
+        Self { random, impairment: CALM, nodes, cuts: Vec::new() }
     }
 
-    /// Other manners than now.
+    /// Another impairment than now.
     pub(super) fn change(&mut self) {
-        self.manners = Manners::any(&mut self.random, [120, 100, 40, 150], [200_000, 100_000]);
+        self.impairment = draw_impairment(&mut self.random, [120, 100, 40, 150], [200_000, 100_000]);
     }
 
     pub(super) fn calm(&mut self) {
-        self.manners = Manners::GOOD;
+        self.impairment = CALM;
         self.cuts.clear();
     }
 
@@ -65,26 +65,17 @@ impl Network {
         address: Address,
         bytes: &[u8],
     ) -> Vec<(u64, Arrival)> {
-        let (manners, random) = (self.manners, &mut self.random);
         let to = usize::from(address.0[0]).wrapping_sub(1);
         let rail = RailId::ALL[usize::from(crate::network::Network::rail_of(address))];
-        if to >= self.nodes
-            || self.cuts.contains(&(from, to, own.get() % RAILS as u8))
-            || random.chance(manners.loss)
-        {
+        if to >= self.nodes || self.cuts.contains(&(from, to, own.get() % RAILS as u8)) {
             return Vec::new();
         }
-        let copies = if random.chance(manners.repeat) { 2 } else { 1 };
-        let arrival = |random: &mut Random| {
+        let from = crate::network::Network::address(from, own.index());
+        let arrive = |arrival: base::Arrival| {
             let mut bytes = bytes.to_vec();
-            if random.chance(manners.corrupt) {
-                let (index, bit) = (random.index(bytes.len()), random.below(8));
-                bytes[index] ^= 1 << bit;
-            }
-            let late = if random.chance(manners.late) { random.below(3_000_000) } else { 0 };
-            let from = crate::network::Network::address(from, own.index());
-            (manners.delay + random.below(manners.jitter + 1) + late, Arrival { to, rail, from, bytes })
+            arrival.corrupt(&mut bytes);
+            (arrival.after_ns, Arrival { to, rail, from, bytes })
         };
-        (0..copies).map(|_| arrival(random)).collect()
+        self.impairment.arrivals(&mut self.random, bytes.len()).map(arrive).collect()
     }
 }
