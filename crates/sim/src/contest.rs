@@ -5,12 +5,11 @@
 use base::Random;
 use base::times::HOLD;
 
+use crate::chance::Chance;
 use crate::edge::Clients;
 use crate::stage::{BORROWER, Event, RIVAL, Stage};
 use crate::traffic::Traffic;
 
-/// Told from other seeds.
-const CONTEST: u64 = 0xc0_7e57_0000;
 /// What is longer than a world's other absences.
 const LONG: u64 = 1_000_000_000;
 
@@ -47,8 +46,7 @@ pub(crate) struct Contest {
 impl Contest {
     /// In a fifth of all worlds.
     pub(crate) fn of(seed: u64) -> Option<Self> {
-        // Dice of its own: the other worlds stay what they are.
-        let mut random = Random::new(seed ^ CONTEST);
+        let mut random = Chance::Contest.of(seed);
         random.chance(200).then(|| Self {
             moves: random.range(2, 12) as u32,
             long: random.below(3) as u32,

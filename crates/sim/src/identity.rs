@@ -9,14 +9,13 @@ use link::Tenancy;
 use link::frame::{Header, Kind};
 use node::{Address, NodeLedger};
 
+use crate::chance::Chance;
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::marks::{Mark, Marks};
 use crate::network::{Fate, Frame, Network, first_messages};
 use crate::stage::{BORROWER, Event, LENDER, NODES, RIVAL, Stage};
 
-/// Told from other seeds.
-const IDENTITY: u64 = 0x1de_0000_0000;
 /// Attempts of the old life that were recorded.
 const ATTEMPTS: u64 = 2;
 /// How often they are repeated in a row, and within how many nanoseconds.
@@ -40,8 +39,7 @@ pub(crate) struct Identity {
 impl Identity {
     /// In a fifth of all worlds; with a rival, in half of them.
     pub(crate) fn of(seed: u64, has_rival: bool) -> Option<Self> {
-        // Dice of its own: the other worlds stay what they are.
-        let mut random = Random::new(seed ^ IDENTITY);
+        let mut random = Chance::Identity.of(seed);
         random.chance(if has_rival { 500 } else { 200 }).then(|| Self {
             has_rival,
             twins: has_rival && random.chance(700),

@@ -10,6 +10,7 @@
 
 mod agents;
 mod canary;
+mod chance;
 pub mod checkers;
 mod client;
 mod clock;

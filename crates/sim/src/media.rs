@@ -19,6 +19,7 @@ use node::{Card, MediaWork, Persist};
 
 use self::errors::Errors;
 pub(crate) use self::trouble::{Asks, Failure, Trouble};
+use crate::chance::Chance;
 use crate::checkers::names;
 use crate::loans::{DiskMode, Loan};
 use crate::log::Log;
@@ -26,8 +27,6 @@ use crate::marks::{Mark, Marks};
 use crate::report::Report;
 use crate::slot::has_guests;
 
-/// Told from other seeds.
-const MEDIA: u64 = 0x3ed1_a000_0000;
 /// Of a thousand flushes that fail, how often the card dies that is to be told.
 const DEATHS: u64 = 300;
 /// Flag of a drive's record that says that something is lost, and where it lies.
@@ -103,8 +102,7 @@ impl Medium<'_> {
 impl<'w> Media<'w> {
     /// In a tenth of all worlds, and more of those with guests, which are few.
     pub(crate) fn of(seed: u64) -> Option<Self> {
-        // Dice of its own: the other worlds stay what they are.
-        let mut random = Random::new(seed ^ MEDIA);
+        let mut random = Chance::Media.of(seed);
         let fails = random.chance(if has_guests(seed) { 250 } else { 100 });
         let is_common = random.chance(600);
         fails.then(|| Self { random, drives: Vec::new(), fails, is_common })
@@ -112,7 +110,7 @@ impl<'w> Media<'w> {
 
     /// Media that do not fail by themselves.
     pub(crate) fn sound(seed: u64) -> Self {
-        let mut random = Random::new(seed ^ MEDIA);
+        let mut random = Chance::Media.of(seed);
         let is_common = random.chance(600);
         Self { random, drives: Vec::new(), fails: false, is_common }
     }

@@ -10,12 +10,11 @@ use base::ids::{Incarnation, NodeId};
 use link::frame::Header;
 use node::Card;
 
+use crate::chance::Chance;
 use crate::marks::Mark;
 use crate::stage::{Event, Stage};
 use crate::watch::Before;
 
-/// Told from other seeds.
-const SHARED: u64 = 0x5a4d_0000_0000;
 /// Frames that fit.
 const FRAMES: usize = 2_000;
 /// Frames that a card takes in one turn.
@@ -35,8 +34,7 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     /// In half of all worlds.
     pub(crate) fn of(seed: u64) -> Option<Self> {
-        // Dice of its own: the other worlds stay what they are.
-        let mut random = Random::new(seed ^ SHARED);
+        let mut random = Chance::Neighbours.of(seed);
         let shares = random.chance(500);
         let (met, told, rings) = Default::default();
         shares.then_some(Self { random, met, told, rings })

@@ -1,13 +1,10 @@
 //! Which rails simulated nodes have. In most worlds two each; in some other ones than their peers.
 
-use base::Random;
 use base::ids::RailId;
 use node::{RailConfig, Rails};
 
+use crate::chance::Chance;
 use crate::network::RAILS;
-
-/// Told from other seeds.
-const UNLIKE: u64 = 0x4a11_0000_0000;
 
 /// Those of nodes that have two.
 const ALIKE: u8 = (1 << RAILS) - 1;
@@ -25,13 +22,13 @@ const PAIRS: [[u8; 2]; 6] = [
 
 /// Rails of a lender and of those who borrow from it, in the world of `seed`.
 pub(crate) fn of_world(seed: u64) -> [u8; 2] {
-    let mut random = Random::new(seed ^ UNLIKE);
+    let mut random = Chance::Rails.of(seed);
     if random.chance(250) { PAIRS[random.index(PAIRS.len())] } else { [ALIKE; 2] }
 }
 
 /// Whether nodes of the fleet of `seed` have rails that come and go.
 pub(crate) fn are_unlike(seed: u64) -> bool {
-    Random::new(seed ^ UNLIKE).chance(400)
+    Chance::Rails.of(seed).chance(400)
 }
 
 /// Those that the lines of a node of the fleet of `seed` name.
@@ -39,7 +36,7 @@ pub(crate) fn of_member(seed: u64, node: usize) -> u8 {
     if !are_unlike(seed) {
         return ALIKE;
     }
-    let mut random = Random::new(seed ^ UNLIKE ^ (node as u64 + 1) << 8);
+    let mut random = Chance::Rails.of(seed ^ (node as u64 + 1) << 8);
     random.range(1, 15) as u8
 }
 

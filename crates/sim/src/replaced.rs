@@ -5,14 +5,12 @@
 use base::{Random, Rule};
 use link::Tenancy;
 
+use crate::chance::Chance;
 use crate::checkers::names;
 use crate::disk::author;
 use crate::marks::Mark;
 use crate::slot::has_guests;
 use crate::stage::{BORROWER, Event, LENDER, Stage};
-
-/// Told from other seeds.
-const REPLACED: u64 = 0x9e91_ace0_0000;
 
 /// Nanoseconds between two looks of an agent.
 const LOOK: u64 = 1_000_000_000;
@@ -29,8 +27,7 @@ pub(crate) struct Replaced {
 impl Replaced {
     /// In a tenth of all worlds.
     pub(crate) fn of(seed: u64) -> Option<Self> {
-        // Dice of its own: the other worlds stay what they are.
-        let mut random = Random::new(seed ^ REPLACED);
+        let mut random = Chance::Replaced.of(seed);
         let is_one = !has_guests(seed) && random.chance(120);
         let alterations = random.below(3) as u32;
         is_one.then_some(Self { random, alterations, is_altered: false })

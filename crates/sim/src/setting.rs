@@ -4,6 +4,7 @@ use base::{Random, RuleSet};
 use device::nvme::Config;
 use node::LoanKind;
 
+use crate::chance::Chance;
 use crate::client::{Client, Seat};
 use crate::contest::Contest;
 use crate::disks::Disks;
@@ -20,13 +21,6 @@ use crate::slot::has_guests;
 use crate::stage::{BORROWER, LENDER};
 use crate::terms::Terms;
 use crate::volatile::Volatile;
-
-/// Told from other seeds.
-const IMPATIENT: u64 = 0x1a7e_0000_0000;
-/// Told from other seeds.
-const PROTECTION: u64 = 0x9207_ec70_0000;
-/// Mixed into the seed of the dice for a drive that both loans share.
-const COMMON_DRIVE: u64 = 0x5a5a;
 
 /// A world before anybody is in it.
 pub(crate) struct Setting<'w> {
@@ -54,15 +48,14 @@ impl Setting<'_> {
         let media = media.or_else(|| replaced.as_ref().map(|_| Media::sound(seed)));
         let is_pair = is_shared || media.as_ref().is_some_and(|media| media.is_common);
         let count = if random.chance(250) || is_pair { shared::LOANS } else { 1 };
-        // Dice of its own: the other worlds stay what they are.
-        let impatient = Random::new(seed ^ IMPATIENT).chance(200);
+        let impatient = Chance::Impatient.of(seed).chance(200);
         let mut loans: Vec<_> = match is_shared {
             true => shared::loans(random),
             false => (0..count).map(|index| Loan::new(random, index, impatient)).collect(),
         };
         let is_common = match &media {
             Some(media) => media.is_common,
-            None => count > 1 && Random::new(seed ^ COMMON_DRIVE).chance(600),
+            None => count > 1 && Chance::CommonDrive.of(seed).chance(600),
         };
         let common: Option<Config> = match is_shared {
             true => Some(shared::drive(&mut loans)),
@@ -71,7 +64,7 @@ impl Setting<'_> {
         let has_guests = has_guests(seed);
         let is_other = has_guests || is_shared || media.is_some();
         let contest = Contest::of(seed).filter(|_| !is_other);
-        let protection = protection(&mut Random::new(seed ^ PROTECTION));
+        let protection = protection(&mut Chance::Protection.of(seed));
         let rails = rails::of_world(seed);
         Self {
             terms: Terms { rules, frame_bytes, rails, protection, common, has_guests },

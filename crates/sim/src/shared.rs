@@ -5,14 +5,13 @@ use base::Random;
 use device::MediaKind;
 use node::MediaWork;
 
+use crate::chance::Chance;
 use crate::client::Seat;
 use crate::loans::{DiskMode, Loan};
 use crate::marks::Mark;
 use crate::slot::has_guests;
 use crate::stage::{LENDER, Stage};
 
-/// Told from other seeds.
-const SHARED: u64 = 0x5a_aed0_0000;
 /// Loans that have a namespace together.
 pub(crate) const LOANS: usize = 2;
 
@@ -29,8 +28,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// If the world of a seed is one.
     pub(crate) fn of(seed: u64) -> Option<Self> {
-        // Dice of its own: the other worlds stay what they are.
-        let mut random = Random::new(seed ^ SHARED);
+        let mut random = Chance::Shared.of(seed);
         (!has_guests(seed) && random.chance(100)).then_some(Self { random, busy_until: 0 })
     }
 

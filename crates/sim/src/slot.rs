@@ -3,10 +3,10 @@
 
 use std::rc::Rc;
 
-use base::Random;
 use base::ledger::Span;
 use node::{Card, DescriptorId, Peeked};
 
+use crate::chance::Chance;
 use crate::checkers::excuses::Excuses;
 use crate::checkers::names;
 use crate::disks::Disks;
@@ -41,11 +41,8 @@ const GUEST_TICK: u64 = 1_000_000_000;
 
 /// Whether the world of a seed has guests.
 pub(crate) fn has_guests(seed: u64) -> bool {
-    Random::new(seed ^ GUESTS).chance(150)
+    Chance::Guests.of(seed).chance(150)
 }
-
-/// Told from other dice of a seed.
-const GUESTS: u64 = 0x9e57_0000_0000;
 
 impl<'w> Guests<'w> {
     pub(crate) fn new(guests: Vec<Guest>, memories: Rc<Memories<'w>>, volatile: Option<Volatile>) -> Self {

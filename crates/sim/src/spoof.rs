@@ -6,11 +6,9 @@ use base::Random;
 use base::ids::RailId;
 use node::Address;
 
+use crate::chance::Chance;
 use crate::network::{Fate, Frame};
 use crate::stage::LENDER;
-
-/// Told from other seeds.
-const SPOOF: u64 = 0x5b00_f000_0000;
 
 /// Who repeats frames.
 pub(crate) struct Spoofer {
@@ -22,8 +20,7 @@ pub(crate) struct Spoofer {
 impl Spoofer {
     /// In one of seven worlds.
     pub(crate) fn of(seed: u64) -> Option<Self> {
-        // Dice of its own: the other worlds stay what they are.
-        let mut random = Random::new(seed ^ SPOOF);
+        let mut random = Chance::Spoofer.of(seed);
         random.chance(150).then(|| Self { share: [100, 500, 900, 1000][random.index(4)], random })
     }
 

@@ -1,7 +1,7 @@
 //! What all cards of a world are told alike, and each of its own.
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, RailId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LoanGeneration, RailId};
 use device::nvme::Config;
 use link::{Name, Protection, Secret};
 use node::{BorrowEdge, CardConfig, FunctionId, LendConfig, LoanConfig, LoanRole, Route};
@@ -53,14 +53,14 @@ impl Terms {
             _ => self.borrows(&nodes[LENDER], index, loan),
         };
         let loans = loans.iter().enumerate().map(|(index, loan)| LoanConfig {
-            secret: Secret([index as u8 + 1; 32]),
-            function: FunctionId(index as u32 + 1),
-            group: Group::DEFAULT,
             generation: LoanGeneration(index as u64),
             tenancy: loan.tenure.tenancy,
-            life: 0,
             least_incarnation: Incarnation(node.agent.least_incarnation(index)),
-            role: role((index, loan)),
+            ..LoanConfig::new(
+                Secret([index as u8 + 1; 32]),
+                FunctionId(index as u32 + 1),
+                role((index, loan)),
+            )
         });
         CardConfig {
             identity: node.identity.clone(),

@@ -5,14 +5,12 @@
 use base::Random;
 use device::nvme::{Config, WriteCache};
 
+use crate::chance::Chance;
 use crate::checkers::names;
 use crate::disk::author;
 use crate::guest::Guest;
 use crate::slot::has_guests;
 use crate::stage::{BORROWER, Event, Stage};
-
-/// Told from other seeds.
-const VOLATILE: u64 = 0x0f1a_7700_0000;
 
 /// Of a thousand times that a guest has had answers, how often the lender is switched off.
 const SWITCHED_OFF: u64 = 80;
@@ -35,8 +33,7 @@ pub(crate) struct Volatile {
 impl Volatile {
     /// In some worlds with guests.
     pub(crate) fn of(seed: u64, loans: usize, is_common: bool) -> Option<Self> {
-        // Dice of its own: the other worlds stay what they are.
-        let mut random = Random::new(seed ^ VOLATILE);
+        let mut random = Chance::Volatile.of(seed);
         let is_one = has_guests(seed) && random.chance(400);
         let mut chosen: Vec<bool> = (0..loans).map(|_| random.chance(700)).collect();
         if is_common || !chosen.contains(&true) {

@@ -4,7 +4,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, RailId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LoanGeneration, RailId};
 use base::ledger::{Arena, Journal};
 use base::{Instant, Random, RuleSet};
 use link::{Name, NodeKey, Secret, Tenancy};
@@ -222,16 +222,9 @@ impl<'w> Member<'w> {
 }
 
 fn loan(function: usize, role: LoanRole, (tenancy, life, least): (Tenancy, u32, u64)) -> LoanConfig {
-    LoanConfig {
-        secret: Secret([function as u8; 32]),
-        function: FunctionId((function as u32).wrapping_add(1)),
-        group: Group::DEFAULT,
-        generation: LoanGeneration(3),
-        tenancy,
-        life,
-        least_incarnation: Incarnation(least),
-        role,
-    }
+    let (secret, function) = (Secret([function as u8; 32]), FunctionId((function as u32).wrapping_add(1)));
+    let (generation, least_incarnation) = (LoanGeneration(3), Incarnation(least));
+    LoanConfig { generation, tenancy, life, least_incarnation, ..LoanConfig::new(secret, function, role) }
 }
 
 /// A vacant place, which had this loan.
