@@ -4,10 +4,11 @@
 //! ```text
 //! 10.0.0.1:7411                      UDP over IPv4
 //! [2001:db8::1]:7411                 UDP over IPv6
+//! eth:02:00:5e:10:00:01              Ethernet
 //! 10.0.0.1:7411,2=10.0.2.1:7411      of a node: rails 0 and 2
 //! ```
 //!
-//! Other kinds have a name and a colon in front; `eth:` is that of Ethernet, which no version can use yet.
+//! Kinds other than UDP have a name and a colon in front.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -19,12 +20,24 @@ use node::{Address, MAX_RAILS};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::rail::ethernet::Mac;
+
 /// An address on a rail, a node's own or its peer's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RailAddress {
     /// Frames travel as UDP datagrams, over IPv4 or IPv6.
     Udp(SocketAddr),
+    /// Frames travel as Ethernet frames, on one segment.
+    Ethernet(Mac),
+}
+
+impl RailAddress {
+    /// Address and port, if it is one of UDP.
+    #[must_use]
+    pub fn udp(self) -> Option<SocketAddr> {
+        if let Self::Udp(address) = self { Some(address) } else { None }
+    }
 }
 
 /// The first byte of an [`Address`]: its kind. 0 is none at all.
@@ -32,15 +45,15 @@ mod kind {
     pub(super) const NONE: u8 = 0;
     pub(super) const UDP_V4: u8 = 4;
     pub(super) const UDP_V6: u8 = 6;
-    /// Reserved for a MAC address.
     pub(super) const ETHERNET: u8 = 2;
 }
 
-/// Behind the kind: port, IP address and scope.
+/// Behind the kind: port, IP address and scope; or a MAC address.
 const PORT: core::ops::Range<usize> = 2..4;
 const IPV4: core::ops::Range<usize> = 4..8;
 const IPV6: core::ops::Range<usize> = 4..20;
 const SCOPE: core::ops::Range<usize> = 20..24;
+const MAC: core::ops::Range<usize> = 4..10;
 /// What the text of an Ethernet address begins with.
 const ETHERNET: &str = "eth";
 
@@ -50,8 +63,10 @@ pub enum AddressError {
     /// It is empty.
     #[error("there is no address")]
     Nowhere,
-    /// Of a kind that has no medium yet.
-    #[error("Ethernet addresses are not supported yet, only UDP: ADDR:PORT")]
+    /// One of Ethernet that is none.
+    #[error(
+        "`eth:` stands before six pairs of digits, 0-9 and a-f, with colons between them: eth:02:00:5e:10:00:01"
+    )]
     Ethernet,
     /// Of a kind that has no name here.
     #[error("it is of kind {kind}, which this version of causeway does not know; a later one may")]
@@ -63,14 +78,14 @@ pub enum AddressError {
     #[error("it has bytes that an address of its kind does not have")]
     Excess,
     /// No address at all.
-    #[error("it is not ADDR:PORT with an IPv4 address or an [IPv6] address in brackets")]
+    #[error("it is not ADDR:PORT with an IPv4 address or an [IPv6] address in brackets, nor eth:MAC")]
     Text,
 }
 
 impl AddressError {
     /// Whether it may well be an address, to another version.
     pub fn is_of_other_kind(&self) -> bool {
-        matches!(self, Self::Ethernet | Self::Kind { .. })
+        matches!(self, Self::Kind { .. })
     }
 }
 
@@ -84,15 +99,20 @@ impl From<SocketAddr> for RailAddress {
 
 impl From<RailAddress> for Address {
     fn from(address: RailAddress) -> Self {
-        let RailAddress::Udp(address) = address;
         let mut bytes = [0; 28];
-        bytes[PORT].copy_from_slice(&address.port().to_be_bytes());
+        if let RailAddress::Udp(address) = address {
+            bytes[PORT].copy_from_slice(&address.port().to_be_bytes());
+        }
         match address {
-            SocketAddr::V4(address) => {
+            RailAddress::Ethernet(mac) => {
+                bytes[0] = kind::ETHERNET;
+                bytes[MAC].copy_from_slice(&mac.0);
+            }
+            RailAddress::Udp(SocketAddr::V4(address)) => {
                 bytes[0] = kind::UDP_V4;
                 bytes[IPV4].copy_from_slice(&address.ip().octets());
             }
-            SocketAddr::V6(address) => {
+            RailAddress::Udp(SocketAddr::V6(address)) => {
                 bytes[0] = kind::UDP_V6;
                 bytes[IPV6].copy_from_slice(&address.ip().octets());
                 bytes[SCOPE].copy_from_slice(&address.scope_id().to_be_bytes());
@@ -112,26 +132,32 @@ impl TryFrom<Address> for RailAddress {
             kind::NONE => return Err(AddressError::Nowhere),
             kind::UDP_V4 => {
                 let (ip, excess) = rest.split_first_chunk::<4>().ok_or(AddressError::Excess)?;
-                (SocketAddr::new(IpAddr::V4(Ipv4Addr::from(*ip)), port), excess)
+                (Self::Udp(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(*ip)), port)), excess)
             }
             kind::UDP_V6 => {
                 let (ip, rest) = rest.split_first_chunk::<16>().ok_or(AddressError::Excess)?;
                 let (scope, excess) = rest.split_first_chunk::<4>().ok_or(AddressError::Excess)?;
                 let scope = u32::from_be_bytes(*scope);
-                (SocketAddrV6::new(Ipv6Addr::from(*ip), port, 0, scope).into(), excess)
+                (SocketAddr::from(SocketAddrV6::new(Ipv6Addr::from(*ip), port, 0, scope)).into(), excess)
             }
-            kind::ETHERNET => return Err(AddressError::Ethernet),
+            kind::ETHERNET if port == 0 => {
+                let (mac, excess) = rest.split_first_chunk::<6>().ok_or(AddressError::Excess)?;
+                (Self::Ethernet(Mac(*mac)), excess)
+            }
+            kind::ETHERNET => return Err(AddressError::Excess),
             other => return Err(AddressError::Kind { kind: other.to_string() }),
         };
         let has_excess = *zero != 0 || excess.iter().any(|byte| *byte != 0);
-        if has_excess { Err(AddressError::Excess) } else { Ok(Self::Udp(address)) }
+        if has_excess { Err(AddressError::Excess) } else { Ok(address) }
     }
 }
 
 impl fmt::Display for RailAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Udp(address) = self;
-        address.fmt(f)
+        match self {
+            Self::Udp(address) => address.fmt(f),
+            Self::Ethernet(mac) => write!(f, "{ETHERNET}:{mac}"),
+        }
     }
 }
 
@@ -143,7 +169,7 @@ impl FromStr for RailAddress {
             return Ok(address.into());
         }
         match text.split_once(':') {
-            Some((ETHERNET, _)) => Err(AddressError::Ethernet),
+            Some((ETHERNET, mac)) => mac.parse().map(Self::Ethernet).map_err(|_| AddressError::Ethernet),
             Some((kind, _)) if is_kind(kind) => Err(AddressError::Kind { kind: kind.to_owned() }),
             _ => Err(AddressError::Text),
         }
@@ -337,7 +363,8 @@ mod tests {
 
     #[test]
     fn an_address_has_a_kind_and_one_text() {
-        for (text, kind) in [("127.0.0.1:7411", 4), ("[::1]:80", 6), ("[fe80::1%3]:9", 6)] {
+        let ethernet = ("eth:02:00:5e:10:00:ff", 2);
+        for (text, kind) in [("127.0.0.1:7411", 4), ("[::1]:80", 6), ("[fe80::1%3]:9", 6), ethernet] {
             let address: RailAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
             let borne = Address::from(address);
@@ -351,20 +378,25 @@ mod tests {
     #[test]
     fn other_kinds_are_refused_by_name() {
         let mut bytes = [0; 28];
-        bytes[0] = 2;
-        assert_eq!(RailAddress::try_from(Address(bytes)), Err(AddressError::Ethernet));
+        for excess in [1, 3, 11] {
+            bytes = [0; 28];
+            (bytes[0], bytes[excess]) = (2, 1);
+            assert_eq!(RailAddress::try_from(Address(bytes)), Err(AddressError::Excess));
+        }
         bytes[0] = 7;
         let why = RailAddress::try_from(Address(bytes)).unwrap_err();
         assert!(why.is_of_other_kind() && why.to_string().contains("kind 7, which this version"), "{why}");
         let text = |text: &str| text.parse::<RailAddress>().unwrap_err();
-        assert_eq!(text("eth:02:00:00:00:00:01"), AddressError::Ethernet);
+        for none in
+            ["", "02", "02:00:00:00:00:0G", "02:00:00:00:00:0A", "2:0:0:0:0:1", "02:00:00:00:00:01:02"]
+        {
+            assert_eq!(text(&format!("eth:{none}")), AddressError::Ethernet, "{none}");
+        }
         assert_eq!(text("rdma:10.0.0.1:1"), AddressError::Kind { kind: "rdma".to_owned() });
         for none in ["", "10.0.0.1", "10.0.0.1:x", "::1:80", ":1", "EtH:1", "store.example.org:7411"] {
             assert_eq!(text(none), AddressError::Text, "{none}");
         }
-        assert!(
-            serde_json::from_str::<RailAddress>("\"eth:1\"").unwrap_err().to_string().contains("Ethernet")
-        );
+        assert!(serde_json::from_str::<RailAddress>("\"eth:1\"").unwrap_err().to_string().contains("eth:02"));
     }
 
     #[test]
@@ -375,6 +407,7 @@ mod tests {
             ("10.0.0.1:1,2=10.0.0.1:2", vec![0, 2]),
             ("1=10.0.0.1:1,2=[::1]:2,3=10.0.0.1:2", vec![1, 2, 3]),
             ("3=10.0.0.1:1", vec![3]),
+            ("eth:02:00:00:00:00:01,10.0.0.1:1,3=eth:02:00:00:00:00:01", vec![0, 1, 3]),
         ] {
             let list = parse(text).unwrap();
             assert_eq!(
@@ -392,9 +425,9 @@ mod tests {
             assert!(parse(&wrong.replace('A', at)).is_err(), "{wrong}");
         }
         assert_eq!(parse(&[at; 5].join(",")), Err(AddressesError::TooMany { found: 5 }));
-        let kind = parse("10.0.0.1:1,eth:1").unwrap_err();
+        let kind = parse("10.0.0.1:1,ib:1").unwrap_err();
         assert!(
-            matches!(&kind, AddressesError::Address { text, why } if text == "eth:1" && why.is_of_other_kind())
+            matches!(&kind, AddressesError::Address { text, why } if text == "ib:1" && why.is_of_other_kind())
         );
     }
 

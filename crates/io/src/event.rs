@@ -560,6 +560,14 @@ events! {
     Info "rail-removed" RailRemoved { rail: String, listen: String }
     => "the rail is gone: what was under way there is sent again over others"
 
+    /// An interface that is there does not carry anything yet.
+    Warning "interface-down" InterfaceDown { rail: String, interface: String }
+    => "interface {interface} is down or has no carrier: the rail carries nothing until it is up (`ip link set \
+        {interface} up`)"
+
+    /// A way to a lender is left out.
+    Warning "rail-unused" RailUnused { rail: String, why: String } => "one of the lender's rails is not used here: {why}"
+
     /// A slot has another socket or preset in the file, and waits for who uses it.
     Info "slot-changing" SlotChanging { slot: String, waits_for: String }
     => "the slot is to change: it waits for {waits_for}"

@@ -10,8 +10,9 @@
 
 use base::ledger::Layout;
 use base::{Impairment, Random};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::address::RailAddress;
 
 /// Most datagrams an impairer holds back; beyond that they pass unimpaired.
 pub const MAX_HELD: usize = 64;
@@ -136,7 +137,7 @@ pub struct Impairer {
 
 /// A copy that comes out later.
 struct Held {
-    peer: SocketAddr,
+    peer: RailAddress,
     bytes: Vec<u8>,
     due_ns: u64,
     /// Comes out once so many datagrams have passed.
@@ -162,7 +163,7 @@ impl Impairer {
         &mut self,
         settings: &ImpairmentCells,
         now_ns: u64,
-        peer: SocketAddr,
+        peer: RailAddress,
         parts: impl IntoIterator<Item = &'a [u8]> + Clone,
     ) -> Fate {
         let counters = &settings.counters;
@@ -210,7 +211,7 @@ impl Impairer {
         &mut self,
         settings: &ImpairmentCells,
         now_ns: u64,
-        mut give: impl FnMut(SocketAddr, &mut [u8]),
+        mut give: impl FnMut(RailAddress, &mut [u8]),
     ) {
         let cut = settings.is_cut(self.direction);
         let mut index = 0;
@@ -249,8 +250,8 @@ mod tests {
 
     const COUNT: u64 = 100_000;
 
-    fn peer() -> SocketAddr {
-        ([127, 0, 0, 1], 7411).into()
+    fn peer() -> RailAddress {
+        std::net::SocketAddr::from(([127, 0, 0, 1], 7411)).into()
     }
 
     /// What comes out of a stream of numbered datagrams, one a microsecond.

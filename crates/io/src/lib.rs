@@ -7,7 +7,7 @@
 //! - [`memory`]: sealed shared memory and its mapping; the ledger lies in one.
 //! - [`process`]: starting a card with chosen descriptors, watching and reaping it.
 //! - [`address`]: where rails lead: kinds of addresses, and their text.
-//! - [`udp`]: a rail's UDP socket, batched, with segmentation offload both ways.
+//! - [`rail`]: the sockets of rails, over UDP and Ethernet, batched.
 //! - [`wait`]: spin, then sleep; wake-ups between processes.
 //! - [`files`]: the image behind a lent drive: locks, direct I/O, trim, zeroes.
 //! - [`ring`]: an io_uring that outlives the card and can be drained after its death.
@@ -44,12 +44,12 @@ mod outbox;
 mod plan;
 pub mod process;
 mod pulse;
+pub mod rail;
 pub mod rate_limited;
 pub mod ring;
 mod shm;
 pub mod stream_socket;
 mod time_slice;
-pub mod udp;
 pub mod users;
 mod vm_generation;
 pub mod wait;

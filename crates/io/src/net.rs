@@ -1,37 +1,55 @@
-//! The addresses of this machine.
+//! The addresses and interfaces of this machine.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
+
+use crate::rail::ethernet::Interface;
 
 /// One address of each interface that is up and leads beyond this machine, IPv4 first: not loopback, not link-local. In
 /// the order of the interfaces.
 pub fn global_addresses() -> Vec<IpAddr> {
     let mut found: Vec<(String, IpAddr)> = Vec::new();
+    each_interface(|name, interface| {
+        let up = interface.ifa_flags & libc::IFF_UP as u32 != 0;
+        let Some(address) = address_of(interface).filter(|address| up && is_global(address)) else { return };
+        match found.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) if known.is_ipv6() && address.is_ipv4() => *known = address,
+            Some(_) => {}
+            None => found.push((name, address)),
+        }
+    });
+    found.into_iter().map(|(_, address)| address).collect()
+}
+
+/// The names of Ethernet interfaces that are up and have a carrier.
+pub fn ethernet_interfaces() -> Vec<String> {
+    let mut found = Vec::new();
+    each_interface(|name, _| {
+        if !found.contains(&name) && Interface::find(&name).is_ok_and(|it| it.is_running) {
+            found.push(name);
+        }
+    });
+    found
+}
+
+/// Calls `visit` with the name of each address of each interface.
+fn each_interface(mut visit: impl FnMut(String, &libc::ifaddrs)) {
     let mut list = ptr::null_mut();
     // SAFETY: the call fills `list` or fails.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
-        return Vec::new();
+        return;
     }
     let mut entry = list;
     while !entry.is_null() {
         // SAFETY: a valid entry of the list until it is freed below.
         let interface = unsafe { &*entry };
         entry = interface.ifa_next;
-        let up = interface.ifa_flags & libc::IFF_UP as u32 != 0;
-        let Some(address) = address_of(interface).filter(|address| up && is_global(address)) else {
-            continue;
-        };
         // SAFETY: names of interfaces are C strings.
         let name = unsafe { std::ffi::CStr::from_ptr(interface.ifa_name) }.to_string_lossy().into_owned();
-        match found.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, known)) if known.is_ipv6() && address.is_ipv4() => *known = address,
-            Some(_) => {}
-            None => found.push((name, address)),
-        }
+        visit(name, interface);
     }
     // SAFETY: the list of the call above, freed once.
     unsafe { libc::freeifaddrs(list) };
-    found.into_iter().map(|(_, address)| address).collect()
 }
 
 fn address_of(interface: &libc::ifaddrs) -> Option<IpAddr> {

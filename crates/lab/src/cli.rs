@@ -118,6 +118,9 @@ pub struct LoadArgs {
     /// How frames are protected.
     #[command(flatten)]
     pub protection: ProtectionArgs,
+    /// Interface that leads to a lender on Ethernet, one for each address that begins with `eth:`
+    #[arg(long, value_name = "INTERFACE")]
+    pub ethernet: Vec<String>,
     /// Do not share memory with a peer on this machine, but send it frames as to any other
     #[arg(long)]
     pub no_shm: bool,

@@ -26,6 +26,7 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
         state_dir: args.state_dir.as_deref(),
         protection: args.protection.protection(),
         shared_memory: !args.no_shm,
+        ethernet: &args.ethernet,
     };
     borrower.serve(&roles::addresses_of(lines.iter().map(Line::addresses)), |own| {
         let loan = |line| roles::loan(line, Edge::Load(spec(&args.work)), PATIENCE);

@@ -74,6 +74,7 @@ pub use host::vfio_user::{
 };
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::StreamStats;
+pub use link::frame::group_of;
 pub use link::pair::{COPIES, FunctionId, LobbyStats, OfferCells, Stats as ChannelStats};
 pub use link::path::SHM_WINDOW;
 pub use link::{

@@ -107,8 +107,8 @@ pub struct LendArgs {
     /// Name of this node [default: from the first SOURCE, `disk` for /srv/disk.img]
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
-    /// Address to lend at, one a rail [default: the machine's global addresses, else loopback; port 7411 or
-    /// the next free one]
+    /// Address to lend at, one a rail, or eth:INTERFACE for raw Ethernet [default: the machine's global addresses, else
+    /// loopback; port 7411 or the next free one]
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub listen: Vec<Listen>,
     /// Split each SOURCE into N namespaces of one size, and lend each as a virtual function of its own
@@ -177,6 +177,10 @@ pub struct BorrowArgs {
     /// How frames are protected.
     #[command(flatten)]
     pub protection: ProtectionArgs,
+    /// Interface that leads to a lender on Ethernet, one for each address that begins with `eth:` [default: the only one
+    /// that is up]
+    #[arg(long, value_name = "INTERFACE")]
+    pub ethernet: Vec<String>,
     /// Do not share memory with a peer on this machine, but send it frames as to any other
     #[arg(long)]
     pub no_shm: bool,
@@ -417,7 +421,7 @@ mod tests {
         };
         assert_eq!(args.sources[2], Source::Ram(ByteSize(1 << 30)));
         assert_eq!(args.listen.len(), 2);
-        assert_eq!(args.listen[1].port, Some(9));
+        assert_eq!(args.listen[1], "[fd00::1]:9".parse().unwrap());
         assert!(args.read_only && args.protection.insecure && args.group == Group::MAX);
         assert_eq!(args.node_name().as_str(), "my.disk");
     }

@@ -593,7 +593,11 @@ fn read_first_line(source: impl Read) -> io::Result<Option<String>> {
 }
 
 fn check_address(address: &RailAddress) -> Result<(), &'static str> {
-    let RailAddress::Udp(address) = address;
+    let address = match address {
+        RailAddress::Udp(address) => address,
+        RailAddress::Ethernet(mac) if mac.is_unicast() => return Ok(()),
+        RailAddress::Ethernet(_) => return Err("it is the address of a group, not of one interface"),
+    };
     let scoped = matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0);
     match address.ip() {
         _ if address.port() == 0 => Err("port 0 is none"),

@@ -33,6 +33,7 @@ mod vm_silence;
 mod vm_slots;
 mod vm_stays;
 mod vm_trouble;
+mod w1_ethernet;
 mod w1_many_loans;
 mod w2_functions;
 mod w3_borrowing;

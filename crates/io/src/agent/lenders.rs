@@ -8,7 +8,7 @@ use node::Route;
 
 use super::{LoanEnd, LoanSpec, Rail};
 use crate::address::{Addresses, RailAddress};
-use crate::udp::{max_datagram_bytes, route_mtu};
+use crate::rail::udp;
 
 /// What is taken to be an MTU where the kernel knows none.
 const UNKNOWN_FRAME: usize = 1280;
@@ -45,13 +45,13 @@ impl<'a> Lenders<'a> {
         let rails = self.rails;
         let route = |(id, peer): (RailId, RailAddress)| {
             let ask = || {
-                let RailAddress::Udp(to) = peer;
                 // One that is not there may come.
-                let mtu = match rails.iter().find(|rail| rail.id == id) {
-                    Some(rail) => rail.socket.path_mtu(to),
-                    None => route_mtu(to),
+                let found = match (rails.iter().find(|rail| rail.id == id), peer) {
+                    (Some(rail), _) => rail.socket.max_frame(peer).ok(),
+                    (None, RailAddress::Udp(to)) => udp::max_frame(to).ok(),
+                    (None, RailAddress::Ethernet(_)) => None,
                 };
-                mtu.map_or(UNKNOWN_FRAME, |mtu| max_datagram_bytes(to, mtu))
+                found.unwrap_or(UNKNOWN_FRAME)
             };
             let max_frame = *self.frames.entry((id, peer)).or_insert_with(ask);
             Route { rail: id, peer: peer.into(), max_frame }

@@ -54,8 +54,8 @@ use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
 use crate::messages::{self, FromDrive, FromLoan, FromPeer, Hex, LoanId, ToAgent, ToCard, ToLoan};
 use crate::plan::{LEDGER_OFFSET, MediumKind, SharedCells};
+use crate::rail::RailSocket;
 use crate::ring::{Ring, RingError};
-use crate::udp::RailSocket;
 use crate::vm_generation::{News, VmGeneration};
 use crate::wait::{Interest, SpinTimes, Waiter};
 
@@ -144,8 +144,8 @@ pub struct Rail {
     pub id: RailId,
     /// Its name in `status` and logs.
     pub name: String,
-    /// Its bound socket.
-    pub socket: RailSocket,
+    /// Its socket, which is open.
+    pub socket: Box<dyn RailSocket>,
 }
 
 /// A loan as a role wants it.

@@ -8,7 +8,7 @@ use super::{Agent, LoanEnd, Rail};
 use crate::messages::{ToCard, ToRail};
 
 /// The largest frames are those of what is lent: whatever the borrower says. A borrowed loan has its routes.
-const CONFIG: RailConfig = RailConfig { max_frame: crate::udp::MAX_DATAGRAM_BYTES };
+const CONFIG: RailConfig = RailConfig { max_frame: crate::rail::udp::MAX_DATAGRAM_BYTES };
 
 /// What a card is told of these rails, by id.
 pub(super) fn configs(rails: &[Rail]) -> node::Rails {

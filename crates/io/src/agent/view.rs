@@ -129,7 +129,7 @@ impl<'a> View<'a> {
 
     /// This one of [`NodeSpec::rails`], as a loan has it.
     pub fn rail(&self, loan: LoanView<'_>, rail: &Rail) -> RailView {
-        let (edge, local, id) = (loan.edge(), rail.socket.local().into(), rail.id);
+        let (edge, local, id) = (loan.edge(), rail.socket.local(), rail.id);
         let rail = id.index();
         let (rtt, state) = (edge.rtt_ns[rail].get(), edge.rail_state[rail].get());
         let to = u8::try_from(edge.rail_peer[rail].get()).ok().and_then(RailId::new);

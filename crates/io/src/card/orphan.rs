@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::slots::Context;
 use super::{Driver, now, token};
 use crate::outbox::Outbox;
-use crate::udp::MAX_DATAGRAM_BYTES;
+use crate::rail::udp::MAX_DATAGRAM_BYTES;
 use crate::wait::{Hint, Ready, Turn};
 
 /// At least so long it sleeps when nobody asks for anything: nothing that its cores want to do has a purpose any more.

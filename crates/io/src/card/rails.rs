@@ -10,7 +10,8 @@ use super::{HOT, token};
 use crate::address::RailAddress;
 use crate::impair::{Direction, Fate, Impairer, ImpairmentCells};
 use crate::plan::{Plan, SharedCells};
-use crate::udp::{Datagram, MAX_DATAGRAM_BYTES, RailSocket};
+use crate::rail::udp::MAX_DATAGRAM_BYTES;
+use crate::rail::{self, Datagram, RailSocket};
 use crate::wait::{Interest, Waiter};
 
 /// Datagrams taken from one rail in a turn, so that nothing else waits for long.
@@ -20,7 +21,7 @@ const SEND_BYTES: usize = 1 << 20;
 /// Frames built before they are handed to the kernel.
 const SEND_FRAMES: usize = 128;
 
-/// The rails of a card, by id: its UDP sockets, and what the demo and the tests do to them.
+/// The rails of a card, by id: their sockets, and what the demo and the tests do to them.
 pub(super) struct Rails<'m> {
     rails: [Option<Rail<'m>>; RailId::COUNT],
     shared: &'m SharedCells,
@@ -30,7 +31,7 @@ pub(super) struct Rails<'m> {
 }
 
 struct Rail<'m> {
-    socket: RailSocket,
+    socket: Box<dyn RailSocket>,
     config: RailConfig,
     impairment: &'m ImpairmentCells,
     outgoing: Impairer,
@@ -44,7 +45,7 @@ struct Rail<'m> {
 /// A frame in the buffer.
 struct Frame {
     rail: usize,
-    to: std::net::SocketAddr,
+    to: RailAddress,
     start: usize,
     len: usize,
 }
@@ -94,7 +95,7 @@ impl<'m> Rails<'m> {
     ) -> io::Result<()> {
         self.remove(id, waiter);
         let index = id.index();
-        let socket = RailSocket::from_fd(socket, offload)?;
+        let socket = rail::take_over(socket, offload)?;
         waiter.register(socket.as_fd(), token::RAIL + index as u64, Interest::READ)?;
         let seed = self.generation.0 << 8 | index as u64;
         self.rails[index] = Some(Rail {
@@ -129,10 +130,10 @@ impl<'m> Rails<'m> {
         let (socket, incoming, impairment) = (&mut rail.socket, &mut rail.incoming, rail.impairment);
         let id = RailId::ALL[index];
         let impaired = impairment.is_active();
-        let received = socket.receive(RECEIVE_LIMIT, |from, bytes| {
+        let received = socket.receive(RECEIVE_LIMIT, &mut |from, bytes| {
             let at = now.as_nanos();
             if !impaired || incoming.decide(impairment, at, from, [&*bytes]) == Fate::Pass {
-                card.handle_frame(now, id, RailAddress::from(from).into(), bytes);
+                card.handle_frame(now, id, from.into(), bytes);
             }
         })?;
         rail.more = received.more;
@@ -155,7 +156,7 @@ impl<'m> Rails<'m> {
             if !rail.incoming.is_empty() {
                 rail.incoming.release(rail.impairment, now.as_nanos(), |from, bytes| {
                     busy = true;
-                    card.handle_frame(now, id, RailAddress::from(from).into(), bytes);
+                    card.handle_frame(now, id, from.into(), bytes);
                 });
             }
         }
@@ -175,7 +176,7 @@ impl<'m> Rails<'m> {
                     shm.publish(peer, outgoing.len);
                     through_memory += 1;
                 }
-                (Egress::Rail(rail), Some(Ok(RailAddress::Udp(to)))) => {
+                (Egress::Rail(rail), Some(Ok(to))) => {
                     self.frames.push(Frame { rail: rail.index(), to, start: used, len: outgoing.len });
                     used += outgoing.len;
                 }

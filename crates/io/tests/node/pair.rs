@@ -1,6 +1,5 @@
 //! Two nodes whose agents run in threads of this process.
 
-use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,10 +10,12 @@ use std::time::{Duration, Instant};
 use ::node::{DriveConfig, NodeKey};
 use base::ids::{DomainBlock, DomainId, RailId};
 use io::MediumKind;
+use io::address::RailAddress;
 use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::files::{Image, ImageOptions};
 use io::load::{LoadResult, LoadSpec};
-use io::udp::{RailOptions, RailSocket};
+use io::rail::udp::UdpSocket;
+use io::rail::{RailOptions, RailSocket};
 use node::{FlashConfig, FunctionId, LendConfig, LoanConfig, Secret, Tenancy, Whereabouts, WriteCache};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -49,7 +50,7 @@ impl Pair {
         Self::connect(lender(open(image), None, life), folder, shared_memory[1])
     }
 
-    fn connect((lender, to): (Node, SocketAddr), folder: &Path, shared_memory: bool) -> Self {
+    fn connect((lender, to): (Node, RailAddress), folder: &Path, shared_memory: bool) -> Self {
         let socket = folder.join("nbd");
         let listener = Some(UnixListener::bind(&socket).unwrap());
         let borrower = borrower(to, Edge::Nbd { path: socket.clone(), listener }, shared_memory);
@@ -125,7 +126,7 @@ fn open(image: &Path) -> Image {
     Image::open(image, &ImageOptions { lock_patience: PATIENCE, ..ImageOptions::default() }).unwrap()
 }
 
-fn lender(image: Image, flash: Option<FlashConfig>, life: Life) -> (Node, SocketAddr) {
+fn lender(image: Image, flash: Option<FlashConfig>, life: Life) -> (Node, RailAddress) {
     let socket = bind(life.port);
     let local = socket.local();
     let mut config = DriveConfig::new(image.info().bytes / 512, 512, 7);
@@ -139,10 +140,10 @@ fn lender(image: Image, flash: Option<FlashConfig>, life: Life) -> (Node, Socket
     (Node::start(spec), local)
 }
 
-fn borrower(to: SocketAddr, edge: Edge, shared_memory: bool) -> Node {
+fn borrower(to: RailAddress, edge: Edge, shared_memory: bool) -> Node {
     let end = LoanEnd::Borrow {
         lender: lender_key().lends_in(DomainId::default()),
-        peers: [to.into()].into_iter().collect(),
+        peers: [to].into_iter().collect(),
         edge,
         io_timeout: PATIENCE,
     };
@@ -156,11 +157,11 @@ pub(crate) fn vacant(edge: Edge) -> NodeSpec {
     spec("borrower", borrower_key(), bind(0), end, Life::default())
 }
 
-fn bind(port: u16) -> RailSocket {
-    RailSocket::bind(([127, 0, 0, 1], port).into(), &RailOptions::default()).unwrap()
+fn bind(port: u16) -> Box<dyn RailSocket> {
+    Box::new(UdpSocket::bind(([127, 0, 0, 1], port).into(), &RailOptions::default()).unwrap())
 }
 
-fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: Life) -> NodeSpec {
+fn spec(name: &str, identity: NodeKey, socket: Box<dyn RailSocket>, end: LoanEnd, life: Life) -> NodeSpec {
     let config = LoanConfig { tenancy: life.tenancy, ..LoanConfig::new(Secret(KEY), FUNCTION, end) };
     let loan = LoanSpec { function: "nvme0".to_owned(), config };
     let rails = vec![Rail { id: RailId::default(), name: "rail0".to_owned(), socket }];
@@ -195,7 +196,7 @@ struct Shared {
     medium: Mutex<Option<MediumKind>>,
     /// Whether memory is shared, and the peer answers there.
     memory: Mutex<Option<bool>>,
-    local: Mutex<Option<SocketAddr>>,
+    local: Mutex<Option<RailAddress>>,
     load: Mutex<Option<LoadResult>>,
     /// Who has what it lends.
     tenancy: Mutex<Tenancy>,
@@ -308,7 +309,7 @@ impl Node {
 
     /// Where its rail is.
     pub(crate) fn port(&self) -> u16 {
-        self.shared.local.lock().unwrap().map_or(0, |local| local.port())
+        self.shared.local.lock().unwrap().and_then(RailAddress::udp).map_or(0, |local| local.port())
     }
 
     pub(crate) fn end(&mut self) {

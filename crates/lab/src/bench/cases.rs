@@ -33,8 +33,8 @@ pub(super) fn select(names: &[String]) -> Result<Vec<&'static Case>, Failure> {
 const NATIVE_COPIES: &[&str] = &[
     "medium to the lender's page (io::files)",
     "page to frame (link::record)",
-    "frame to socket buffer: sendmmsg (io::udp::send)",
-    "socket buffer to receive buffer: recvmmsg (io::udp::receive)",
+    "frame to socket buffer: sendmmsg (io::rail::send)",
+    "socket buffer to receive buffer: recvmmsg (io::rail::receive)",
     "receive buffer to the borrower's page (base::ledger::pages)",
 ];
 

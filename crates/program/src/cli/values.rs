@@ -12,6 +12,8 @@ use thiserror::Error;
 
 /// Longest path of a Unix socket in bytes: `sun_path` has 108, one of them ends the text (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
+/// Longest name of an interface: `IFNAMSIZ` less the end of the text (netdevice(7)).
+const INTERFACE_NAME_MAX: usize = 15;
 /// Longest name of a node, in characters.
 const NODE_NAME_MAX: usize = 64;
 
@@ -132,56 +134,88 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// An address to lend at, with or without a port: `10.0.0.1`, `10.0.0.1:7411`, `fd00::1`, `[fd00::1]:7411`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Listen {
-    /// The address.
-    pub address: IpAddr,
-    /// The port; without one the lender looks for a free one from 7411 on.
-    pub port: Option<u16>,
+/// Where a rail is: an address with or without a port, `10.0.0.1`, `10.0.0.1:7411`, `fd00::1`, `[fd00::1]:7411`, or an
+/// Ethernet interface, `eth:eth1`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Listen {
+    /// Of UDP.
+    Udp {
+        /// The address.
+        address: IpAddr,
+        /// The port; without one the lender looks for a free one from 7411 on.
+        port: Option<u16>,
+    },
+    /// Of Ethernet.
+    Ethernet {
+        /// The interface's name.
+        interface: String,
+    },
+}
+
+impl Listen {
+    /// On this Ethernet interface.
+    pub fn on(interface: &str) -> Result<Self, ValueError> {
+        let allowed = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
+        let is_name = (1..=INTERFACE_NAME_MAX).contains(&interface.len()) && interface.bytes().all(allowed);
+        if !is_name || interface == "." || interface == ".." {
+            return Err(ValueError::new(format!(
+                "`{}` is no name of an interface: `ip link` lists them",
+                interface.escape_debug()
+            )));
+        }
+        Ok(Self::Ethernet { interface: interface.to_owned() })
+    }
+
+    /// Whether it says all of where the rail is.
+    pub fn is_whole(&self) -> bool {
+        !matches!(self, Self::Udp { port: None, .. })
+    }
 }
 
 impl FromStr for Listen {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
+        if let Some(interface) = text.strip_prefix("eth:") {
+            return Self::on(interface);
+        }
         let shown = text.escape_debug();
         let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
-        let listen = if let Ok(address) = text.parse::<IpAddr>() {
-            Self { address, port: None }
+        let (address, port) = if let Ok(address) = text.parse::<IpAddr>() {
+            (address, None)
         } else if let Some(address) = bracketed() {
-            Self { address: address.into(), port: None }
+            (address.into(), None)
         } else if let Ok(address) = text.parse::<SocketAddr>() {
             if matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0) {
                 return Err(ValueError::new(format!(
                     "`{shown}`: a scope (%...) means nothing to a borrower; use a global or unique local address"
                 )));
             }
-            Self { address: address.ip(), port: Some(address.port()) }
+            (address.ip(), Some(address.port()))
         } else {
             return Err(ValueError::new(format!(
-                "`{shown}` is no address; write 10.0.0.1, 10.0.0.1:7411, fd00::1 or [fd00::1]:7411 (no host names)"
+                "`{shown}` is no address; write 10.0.0.1, 10.0.0.1:7411, fd00::1 or [fd00::1]:7411 (no host names), or \
+                 eth:INTERFACE"
             )));
         };
-        match listen {
-            Self { port: Some(0), .. } => {
-                Err(ValueError::new("port 0 is none; leave it out to take a free one"))
-            }
-            Self { address, .. } if address.is_unspecified() || address.is_multicast() => {
-                Err(ValueError::new(format!(
-                    "`{shown}` is not the address of one machine, but it is what the borrower is told to call"
-                )))
-            }
-            _ => Ok(listen),
+        if port == Some(0) {
+            return Err(ValueError::new("port 0 is none; leave it out to take a free one"));
         }
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(ValueError::new(format!(
+                "`{shown}` is not the address of one machine, but it is what the borrower is told to call"
+            )));
+        }
+        Ok(Self::Udp { address, port })
     }
 }
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.port {
-            Some(port) => SocketAddr::new(self.address, port).fmt(f),
-            None => self.address.fmt(f),
+        match self {
+            Self::Udp { address, port: Some(port) } => SocketAddr::new(*address, *port).fmt(f),
+            Self::Udp { address, port: None } => address.fmt(f),
+            Self::Ethernet { interface } => write!(f, "eth:{interface}"),
         }
     }
 }
@@ -262,10 +296,14 @@ mod tests {
         assert_eq!(shown("fd00::1"), "fd00::1");
         assert_eq!(shown("[fd00::1]"), "fd00::1");
         assert_eq!(shown("[fd00::1]:80"), "[fd00::1]:80");
+        assert_eq!(shown("eth:enp3s0.7"), "eth:enp3s0.7");
         for wrong in
             ["", "host:80", "10.0.0.1:", "10.0.0.1:0", "0.0.0.0", "[::]:5", "224.0.0.1", "[fe80::1%2]:7"]
         {
             assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+        }
+        for wrong in ["", "..", "a/b", "a:b", "a b", "sixteen-letters-"] {
+            assert!(format!("eth:{wrong}").parse::<Listen>().is_err(), "{wrong}");
         }
     }
 

@@ -14,7 +14,7 @@
 //!
 //! [[rails]]
 //! name = "left"
-//! listen = "10.0.0.1"                 # or "10.0.0.1:7411"
+//! listen = "10.0.0.1"                 # or "10.0.0.1:7411"; or, for raw Ethernet, ethernet = "eth1"
 //!
 //! [[devices]]
 //! function = "nvme0"
@@ -121,12 +121,12 @@ pub struct Config {
     pub domains: Vec<Domain>,
 }
 
-/// A path of frames: one local address.
+/// A path of frames: one local address, or one Ethernet interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rail {
     /// Its name in `status` and logs.
     pub name: String,
-    /// The local address, and the port if one was chosen.
+    /// The local address, and the port if one was chosen; or the interface.
     pub listen: Listen,
     /// Its id, as both ends of a loan know it; `None`: the lowest one that is free.
     pub id: Option<RailId>,

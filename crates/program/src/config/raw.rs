@@ -54,12 +54,20 @@ pub(super) struct Slot {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a rail: [[rails]] with name, listen and perhaps port and id")]
+#[serde(deny_unknown_fields, expecting = "a rail: [[rails]] with name and listen or ethernet")]
 pub(super) struct Rail {
     pub(super) name: Spanned<String>,
-    pub(super) listen: Spanned<String>,
+    pub(super) listen: Option<Spanned<String>>,
+    pub(super) ethernet: Option<Spanned<String>>,
     pub(super) port: Option<Spanned<i64>>,
     pub(super) id: Option<Spanned<i64>>,
+}
+
+impl Rail {
+    /// What says where it is.
+    pub(super) fn place(&self) -> Option<&Spanned<String>> {
+        self.listen.as_ref().or(self.ethernet.as_ref())
+    }
 }
 
 #[derive(Deserialize)]

@@ -109,33 +109,36 @@ fn errors_name_place_fault_and_remedy() {
         ),
         (
             format!("{device}[[rails]]\nname = 'a'\nlisten = 'somewhere'\n"),
-            "6:10: `somewhere` is no address; write 10.0.0.1, 10.0.0.1:7411, fd00::1 or [fd00::1]:7411 (no host names)",
-        ),
-        (
-            "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:disk.img?colour=3'\n".to_owned(),
-            "3:10: `colour` is no option of a flash card; there are scale, channels, read_iops, write_iops, \
-             read_mb_s, write_mb_s, read_us and write_us",
-        ),
-        (
-            "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:ram:1000'\n".to_owned(),
-            "3:10: flash:ram:1000 is not a multiple of the block size, 512 bytes",
+            "6:10: `somewhere` is no address; write 10.0.0.1, 10.0.0.1:7411, fd00::1 or [fd00::1]:7411 (no host names), \
+             or eth:INTERFACE",
         ),
         (
             format!("{device}[[rails]]\nname = 'a'\nlisten = '10.0.0.1'\nport = 70000\n"),
             "7:8: a port is a number from 1 to 65535",
         ),
         (
-            "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:disk.img?colour=3'\n".to_owned(),
-            "3:10: `colour` is no option of a flash card; there are scale, channels, read_iops, write_iops, \
-             read_mb_s, write_mb_s, read_us and write_us",
-        ),
-        (
-            "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:ram:1000'\n".to_owned(),
-            "3:10: flash:ram:1000 is not a multiple of the block size, 512 bytes",
-        ),
-        (
             format!("{device}[[rails]]\nname = 'a'\nlisten = '10.0.0.1:5'\nport = 5\n"),
             "7:8: the port stands in `listen` already; remove one of them",
+        ),
+        (
+            format!("{device}[[rails]]\nname = 'a'\n"),
+            "5:8: a rail needs listen = \"ADDR\" or ethernet = \"INTERFACE\"",
+        ),
+        (
+            format!("{device}[[rails]]\nname = 'a'\nlisten = '10.0.0.1'\nethernet = 'eth1'\n"),
+            "7:12: a rail has listen or ethernet, not both",
+        ),
+        (
+            format!("{device}[[rails]]\nname = 'a'\nlisten = 'eth:eth1'\n"),
+            "6:10: an interface stands behind ethernet: ethernet = \"eth1\"",
+        ),
+        (
+            format!("{device}[[rails]]\nname = 'a'\nethernet = 'eth1'\nport = 5\n"),
+            "7:8: a rail over Ethernet has no port",
+        ),
+        (
+            format!("{device}[[rails]]\nname = 'a'\nethernet = 'a/b'\n"),
+            "6:12: `a/b` is no name of an interface: `ip link` lists them",
         ),
         (
             "name = 'x'\n".to_owned(),

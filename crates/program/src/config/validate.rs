@@ -119,7 +119,7 @@ impl Check<'_> {
         self.twice("rail name", rails.iter().map(|(raw, _)| (raw.name.span().start, raw.name.get_ref())));
         let listens: Vec<(usize, Listen)> = rails
             .iter()
-            .filter_map(|(raw, rail)| Some((raw.listen.span().start, rail.as_ref()?.listen)))
+            .filter_map(|(raw, rail)| Some((raw.place()?.span().start, rail.as_ref()?.listen.clone())))
             .collect();
         self.twice("address", listens.iter().map(|(at, listen)| (*at, listen)));
         let ids: Vec<(usize, RailId)> = rails
@@ -128,6 +128,37 @@ impl Check<'_> {
             .collect();
         self.twice("rail id", ids.iter().map(|(at, id)| (*at, id)));
         rails.into_iter().filter_map(|(_, rail)| rail).collect()
+    }
+
+    /// Where a rail is to be.
+    fn listen(&mut self, raw: &raw::Rail) -> Option<Listen> {
+        match (&raw.listen, &raw.ethernet) {
+            (Some(address), None) => match self.parsed(address)? {
+                Listen::Ethernet { interface } => {
+                    let what =
+                        format_args!("an interface stands behind ethernet: ethernet = \"{interface}\"");
+                    self.wrong(address.span().start, what);
+                    None
+                }
+                listen => Some(listen),
+            },
+            (None, Some(interface)) => match Listen::on(interface.get_ref()) {
+                Ok(listen) => Some(listen),
+                Err(error) => {
+                    self.wrong(interface.span().start, error);
+                    None
+                }
+            },
+            (Some(_), Some(interface)) => {
+                self.wrong(interface.span().start, "a rail has listen or ethernet, not both");
+                None
+            }
+            (None, None) => {
+                let what = "a rail needs listen = \"ADDR\" or ethernet = \"INTERFACE\"";
+                self.wrong(raw.name.span().start, what);
+                None
+            }
+        }
     }
 
     fn rail(&mut self, raw: &raw::Rail) -> Option<Rail> {
@@ -140,14 +171,15 @@ impl Check<'_> {
             );
             self.wrong(raw.name.span().start, what);
         }
-        let mut listen: Listen = self.parsed(&raw.listen)?;
-        if let Some(port) = &raw.port {
-            let at = port.span().start;
-            match u16::try_from(*port.get_ref()) {
-                Ok(1..) if listen.port.is_some() => {
+        let mut listen = self.listen(raw)?;
+        if let Some(raw_port) = &raw.port {
+            let at = raw_port.span().start;
+            match (u16::try_from(*raw_port.get_ref()), &mut listen) {
+                (Ok(1..), Listen::Udp { port: Some(_), .. }) => {
                     self.wrong(at, "the port stands in `listen` already; remove one of them");
                 }
-                Ok(port @ 1..) => listen.port = Some(port),
+                (Ok(chosen @ 1..), Listen::Udp { port, .. }) => *port = Some(chosen),
+                (Ok(1..), Listen::Ethernet { .. }) => self.wrong(at, "a rail over Ethernet has no port"),
                 _ => self.wrong(at, "a port is a number from 1 to 65535"),
             }
         }

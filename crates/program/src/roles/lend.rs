@@ -233,7 +233,7 @@ pub(super) fn begin(drive: &DriveSpec, name: &FunctionName, state: &StateDir) ->
 /// Where these rails are.
 pub(super) fn addresses_of<'a>(rails: impl IntoIterator<Item = &'a Rail>) -> Addresses {
     let mut addresses = Addresses::NONE;
-    rails.into_iter().for_each(|rail| addresses.set(rail.id, rail.socket.local().into()));
+    rails.into_iter().for_each(|rail| addresses.set(rail.id, rail.socket.local()));
     addresses
 }
 

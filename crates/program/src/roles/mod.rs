@@ -81,6 +81,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
         state_dir: args.state_dir.as_deref(),
         protection: args.protection.protection(),
         shared_memory: !args.no_shm,
+        ethernet: &args.ethernet,
     };
     let addresses = *line.addresses();
     let wanted = borrow::Wanted {
@@ -109,6 +110,8 @@ pub struct Borrower<'a> {
     pub protection: Protection,
     /// Whether it shares memory with lenders on this machine.
     pub shared_memory: bool,
+    /// Interfaces that lead to lenders on Ethernet, in the order of their addresses.
+    pub ethernet: &'a [String],
 }
 
 impl Borrower<'_> {
@@ -124,7 +127,7 @@ impl Borrower<'_> {
     ) -> Result<(), Failure> {
         let state = open_state(self.state_dir, &self.name)?;
         let control = serve::control_socket(&self.name)?;
-        let rails = rails::toward(addresses, 0)?;
+        let rails = rails::toward(addresses, 0, self.ethernet)?;
         let (borrowed, mut observer) = prepare(state.identity().id())?;
         let node = serve::Node::start(serve::Parts {
             borrowed,
@@ -156,7 +159,7 @@ pub fn node(config: Config, file: &Path) -> Result<(), Failure> {
         Some(rails) => rails,
         None => {
             let lenders = borrow::lenders(borrowed.iter().chain(&slots.1));
-            rails::toward(&lenders, if attaches { borrow::SPARE_RAILS } else { 0 })?
+            rails::toward(&lenders, if attaches { borrow::SPARE_RAILS } else { 0 }, &[])?
         }
     };
     let own = state.identity().id();

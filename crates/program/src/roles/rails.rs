@@ -1,13 +1,16 @@
 //! The sockets of a node's rails.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use base::ids::RailId;
 use io::address::{Addresses, RailAddress};
 use io::agent;
-use io::udp::{RailOptions, RailSocket};
+use io::event::Event;
+use io::rail::ethernet::{self, EthernetSocket, Interface};
+use io::rail::udp::UdpSocket;
+use io::rail::{self, RailOptions, RailSocket};
+use rustix::io::Errno;
 
 use crate::cli::{Listen, PORT_FIRST};
 use crate::config::Rail;
@@ -28,7 +31,7 @@ pub(super) fn listen(chosen: &[Rail], state: &mut StateDir) -> Result<Vec<agent:
             rail.listen
         )));
     }
-    if chosen.iter().all(|rail| rail.listen.port.is_some()) {
+    if chosen.iter().all(|rail| rail.listen.is_whole()) {
         return bind_all(&chosen, 0);
     }
     if let Some(port) = state.port() {
@@ -54,16 +57,71 @@ pub(super) fn listen(chosen: &[Rail], state: &mut StateDir) -> Result<Vec<agent:
     )))
 }
 
-/// Rails toward lenders, `least` of them at least: those that these addresses are on, and what lies between them.
-pub(super) fn toward(addresses: &Addresses, least: usize) -> Result<Vec<agent::Rail>, Failure> {
-    let any = RailId::ALL.into_iter().take(addresses.rails().max(least)).map(|rail| {
-        let address = match addresses.get(rail) {
-            Some(RailAddress::Udp(SocketAddr::V6(_))) => Ipv6Addr::UNSPECIFIED.into(),
-            Some(RailAddress::Udp(SocketAddr::V4(_))) | None => Ipv4Addr::UNSPECIFIED.into(),
+/// Rails toward lenders, `least` of them at least: those that these addresses are on, and what lies between them. Where
+/// one is on Ethernet, `interfaces` say which of this machine's leads there, the first to the first; what cannot be used
+/// is left out if there are other ways.
+pub(super) fn toward(
+    addresses: &Addresses,
+    least: usize,
+    interfaces: &[String],
+) -> Result<Vec<agent::Rail>, Failure> {
+    let on_ethernet = addresses.iter().filter(|(_, address)| address.udp().is_none()).count();
+    if let Some(interface) = interfaces.get(on_ethernet) {
+        return Err(Failure::usage(format!(
+            "interface {interface} leads to no address: the line has {on_ethernet} that begin with `eth:`"
+        )));
+    }
+    let has_others = addresses.len() > on_ethernet;
+    let mut interfaces = interfaces.iter();
+    let mut rails = Vec::new();
+    for id in RailId::ALL.into_iter().take(addresses.rails().max(least)) {
+        let name = format!("rail{id}");
+        let bound = match addresses.get(id) {
+            Some(RailAddress::Ethernet(_)) => {
+                let interface = interfaces.next().cloned().map_or_else(only_interface, Ok);
+                interface.and_then(|interface| bind(&name, &Listen::Ethernet { interface }, 0))
+            }
+            other => bind(&name, &any_address(other), 0),
         };
-        Listen { address, port: Some(0) }
-    });
-    bind_all(&named(any.collect()), 0)
+        match bound {
+            Ok(socket) => rails.push(agent::Rail { id, name, socket }),
+            Err(failure) if has_others && addresses.get(id).is_some_and(|it| it.udp().is_none()) => {
+                Event::RailUnused { rail: name, why: failure.message().to_owned() }.say();
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(rails)
+}
+
+/// From anywhere on this machine to an address of this kind.
+fn any_address(to: Option<RailAddress>) -> Listen {
+    let address = match to.and_then(RailAddress::udp) {
+        Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+        _ => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    Listen::Udp { address, port: Some(0) }
+}
+
+/// The one Ethernet interface that leads anywhere.
+fn only_interface() -> Result<String, Failure> {
+    let mut running = io::net::ethernet_interfaces();
+    match (running.pop(), running.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (None, _) => Err(Failure::refused(
+            "the lender is reached over Ethernet, and no Ethernet interface of this machine is up; bring one up (`ip \
+             link set eth1 up`)",
+        )),
+        (Some(last), false) => {
+            running.push(last);
+            let names = running.join(", ");
+            Err(Failure::usage(format!(
+                "the lender is reached over Ethernet, and several interfaces are up here: {names}; say which leads \
+                 there, as --ethernet {}",
+                running[0]
+            )))
+        }
+    }
 }
 
 /// Rails that nobody has named: `rail0`, `rail1`, ... in the order of the line.
@@ -74,9 +132,8 @@ pub(super) fn named(listen: Vec<Listen>) -> Vec<Rail> {
 
 /// A rail with the address of one before it.
 fn stands_twice(rails: &[Rail]) -> Option<&Rail> {
-    let same = |one: &Listen, other: &Listen| one.address == other.address && one.port == other.port;
     let mut rails_behind = rails.iter().enumerate();
-    let found = rails_behind.find(|(at, rail)| rails[..*at].iter().any(|it| same(&it.listen, &rail.listen)));
+    let found = rails_behind.find(|(at, rail)| rails[..*at].iter().any(|it| it.listen == rail.listen));
     found.map(|(_, rail)| rail)
 }
 
@@ -86,12 +143,12 @@ fn default_addresses() -> Vec<Listen> {
     if addresses.is_empty() {
         addresses.push(Ipv4Addr::LOCALHOST.into());
     }
-    addresses.into_iter().map(|address| Listen { address, port: None }).collect()
+    addresses.into_iter().map(|address| Listen::Udp { address, port: None }).collect()
 }
 
 fn bind_all(chosen: &[Rail], port: u16) -> Result<Vec<agent::Rail>, Failure> {
     let bound = chosen.iter().zip(ids(chosen, &[])?).map(|(Rail { name, listen, .. }, id)| {
-        let socket = bind(listen.address, listen.port.unwrap_or(port))?;
+        let socket = bind(name, listen, port)?;
         Ok(agent::Rail { id, name: name.clone(), socket })
     });
     let mut bound: Vec<agent::Rail> = bound.collect::<Result<_, Failure>>()?;
@@ -135,50 +192,59 @@ pub(super) fn listen_more(
         )));
     }
     // All that say nothing else share a port, as at a start.
-    let shared = present.iter().chain(going).next().map(|rail| rail.socket.local().port());
-    let port = state.port().or(shared).unwrap_or(PORT_FIRST);
-    let local = |rail: &Rail| SocketAddr::new(rail.listen.address, rail.listen.port.unwrap_or(port));
+    let ports = present.iter().chain(going).filter_map(|rail| rail.socket.local().udp());
+    let port = state.port().or(ports.map(|local| local.port()).next()).unwrap_or(PORT_FIRST);
     let mut chosen = chosen.to_vec();
+    let locals: Vec<Option<RailAddress>> = chosen.iter().map(|rail| local(&rail.listen, port)).collect();
     for at in 0..chosen.len() {
-        let before = going.iter().find(|rail| rail.socket.local() == local(&chosen[at]));
+        let before = going.iter().find(|rail| Some(rail.socket.local()) == locals[at]);
         let is_free = |id: RailId| chosen.iter().all(|other| other.id != Some(id));
         if let Some(before) = before.filter(|before| chosen[at].id.is_none() && is_free(before.id)) {
             chosen[at].id = Some(before.id);
         }
     }
-    let bound = chosen.iter().zip(ids(&chosen, &taken)?).map(|(rail, id)| {
-        let (local, name) = (local(rail), rail.name.clone());
-        let before = going.iter().find(|rail| rail.socket.local() == local && rail.id == id);
+    let bound = chosen.iter().zip(locals).zip(ids(&chosen, &taken)?).map(|((rail, local), id)| {
+        let before = going.iter().find(|rail| Some(rail.socket.local()) == local && rail.id == id);
         let socket = match before {
-            Some(before) => handed_over(&before.socket)?,
-            None => RailSocket::bind(local, &RailOptions::default()).map_err(|error| {
+            Some(before) => handed_over(&*before.socket)?,
+            None => bind(&rail.name, &rail.listen, port).map_err(|failure| {
                 let stay = present.iter().map(|rail| (*rail, false));
                 let own = stay.chain(going.iter().map(|rail| (*rail, true)));
-                let is_taken = error.kind() == ErrorKind::AddrInUse;
-                let in_the_way = is_taken.then(|| in_the_way(&rail.name, local, own)).flatten();
-                in_the_way.unwrap_or_else(|| unbound(local, &error))
+                local.and_then(|local| in_the_way(&rail.name, local, own)).unwrap_or(failure)
             })?,
         };
-        Ok(agent::Rail { id, name, socket })
+        Ok(agent::Rail { id, name: rail.name.clone(), socket })
     });
     bound.collect()
 }
 
+/// What a rail's socket is to have as its address; `None`: its interface is not there.
+fn local(listen: &Listen, port: u16) -> Option<RailAddress> {
+    match listen {
+        Listen::Udp { address, port: chosen } => {
+            Some(SocketAddr::new(*address, chosen.unwrap_or(port)).into())
+        }
+        Listen::Ethernet { interface } => Some(RailAddress::Ethernet(Interface::find(interface).ok()?.mac)),
+    }
+}
+
 /// The socket of a rail that goes, for the one that comes at its address.
-fn handed_over(socket: &RailSocket) -> Result<RailSocket, Failure> {
+fn handed_over(socket: &dyn RailSocket) -> Result<Box<dyn RailSocket>, Failure> {
     let fd = socket.as_fd().try_clone_to_owned();
-    let copy = fd.and_then(|fd| RailSocket::from_fd(fd, socket.features().gso));
+    let copy = fd.and_then(|fd| rail::take_over(fd, socket.features().gso));
     copy.map_err(|error| Failure::io(format!("cannot go on listening at {}", socket.local()), &error))
 }
 
 /// What is to be said where one of the node's own rails, which may be going, listens where another one is to.
 fn in_the_way<'a>(
     name: &str,
-    local: SocketAddr,
+    local: RailAddress,
     mut own: impl Iterator<Item = (&'a agent::Rail, bool)>,
 ) -> Option<Failure> {
     let is_there = |rail: &agent::Rail| {
-        let other = rail.socket.local();
+        let (RailAddress::Udp(other), RailAddress::Udp(local)) = (rail.socket.local(), local) else {
+            return rail.socket.local() == local;
+        };
         let overlaps = other.ip() == local.ip() || other.ip().is_unspecified() || local.ip().is_unspecified();
         other.port() == local.port() && other.is_ipv4() == local.is_ipv4() && overlaps
     };
@@ -199,14 +265,30 @@ fn in_the_way<'a>(
 }
 
 fn is_taken(chosen: &[Rail], port: u16) -> bool {
-    let probe =
-        |rail: &Rail| std::net::UdpSocket::bind((rail.listen.address, rail.listen.port.unwrap_or(port)));
+    let probe = |rail: &Rail| {
+        let at = local(&rail.listen, port).and_then(RailAddress::udp);
+        at.map_or(Ok(()), |at| std::net::UdpSocket::bind(at).map(drop))
+    };
     chosen.iter().any(|rail| probe(rail).is_err_and(|error| error.kind() == ErrorKind::AddrInUse))
 }
 
-fn bind(address: IpAddr, port: u16) -> Result<RailSocket, Failure> {
-    let local = SocketAddr::new(address, port);
-    RailSocket::bind(local, &RailOptions::default()).map_err(|error| unbound(local, &error))
+/// Opens the socket of the rail `name`, at `port` where it has chosen none.
+fn bind(name: &str, listen: &Listen, port: u16) -> Result<Box<dyn RailSocket>, Failure> {
+    match listen {
+        Listen::Udp { address, port: chosen } => {
+            let local = SocketAddr::new(*address, chosen.unwrap_or(port));
+            let socket = UdpSocket::bind(local, &RailOptions::default());
+            Ok(Box::new(socket.map_err(|error| unbound(local, &error))?))
+        }
+        Listen::Ethernet { interface } => {
+            let socket = EthernetSocket::open(interface, &RailOptions::default());
+            let socket = socket.map_err(|error| unopened(interface, &error))?;
+            if Interface::find(interface).is_ok_and(|interface| !interface.is_running) {
+                Event::InterfaceDown { rail: name.to_owned(), interface: interface.clone() }.say();
+            }
+            Ok(Box::new(socket))
+        }
+    }
 }
 
 fn unbound(local: SocketAddr, error: &std::io::Error) -> Failure {
@@ -216,6 +298,34 @@ fn unbound(local: SocketAddr, error: &std::io::Error) -> Failure {
         ErrorKind::AddrNotAvailable => Failure::refused(format!("{address} is no address of this machine")),
         _ => Failure::io(format!("cannot listen at {local}"), error),
     }
+}
+
+fn unopened(interface: &str, error: &std::io::Error) -> Failure {
+    let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    if is(Errno::NODEV) {
+        return Failure::refused(format!(
+            "there is no interface {interface} on this machine; `ip link` lists them"
+        ));
+    }
+    if is(Errno::OPNOTSUPP) {
+        return Failure::refused(format!(
+            "{interface} is no Ethernet interface: frames of a rail need one, not loopback or a tunnel"
+        ));
+    }
+    if is(Errno::MSGSIZE) {
+        let least = ethernet::MIN_MTU;
+        return Failure::refused(format!(
+            "the MTU of {interface} is below {least}, too small for frames; raise it (`ip link set {interface} mtu 1500`)"
+        ));
+    }
+    if is(Errno::PERM) {
+        return Failure::refused(format!(
+            "a rail over Ethernet ({interface}) takes the capability CAP_NET_RAW, which this process does not have: run \
+             it as root, put AmbientCapabilities=CAP_NET_RAW into its systemd unit, or grant it to the program with \
+             `setcap cap_net_raw=ep` and the path of causeway"
+        ));
+    }
+    Failure::io(format!("cannot use interface {interface}"), error)
 }
 
 #[cfg(test)]
@@ -241,6 +351,10 @@ mod tests {
         assert!(of(&[None], &[0, 1, 2, 3]).unwrap_err().contains("at most 4"));
     }
 
+    fn port_of(rail: &agent::Rail) -> u16 {
+        rail.socket.local().udp().unwrap().port()
+    }
+
     /// Nothing has changed then.
     #[test]
     fn an_id_that_another_rail_has_is_refused_by_name() {
@@ -248,7 +362,7 @@ mod tests {
         let state = StateDir::open(&folder.path().join("state")).unwrap();
         let chosen = |name: &str, port, id| Rail {
             name: name.to_owned(),
-            listen: Listen { address: Ipv4Addr::LOCALHOST.into(), port: Some(port) },
+            listen: Listen::Udp { address: Ipv4Addr::LOCALHOST.into(), port: Some(port) },
             id,
         };
         let present = bind_all(&[chosen("left", 0, None)], 0).unwrap();
@@ -258,7 +372,7 @@ mod tests {
         };
         let why = more(chosen("right", 0, Some(RailId::default()))).err().unwrap();
         assert!(why.contains("rail right cannot have id 0 while rail left has it"), "{why}");
-        let taken = present[0].socket.local().port();
+        let taken = port_of(present[0]);
         let why = more(chosen("right", taken, None)).err().unwrap();
         assert!(why.contains("rail left of this node listens at"), "{why}");
         assert_eq!(more(chosen("right", 0, None)).unwrap()[0].id.get(), 1);
@@ -271,20 +385,20 @@ mod tests {
         let state = StateDir::open(&folder.path().join("state")).unwrap();
         let chosen = |name: &str, address: Ipv4Addr, port, id| Rail {
             name: name.to_owned(),
-            listen: Listen { address: address.into(), port: Some(port) },
+            listen: Listen::Udp { address: address.into(), port: Some(port) },
             id: RailId::new(id).filter(|_| id != 9),
         };
         let here = Ipv4Addr::LOCALHOST;
         let present = bind_all(&[chosen("stays", here, 0, 0), chosen("old", here, 0, 2)], 0).unwrap();
         let (stays, old) = (&present[0], &present[1]);
-        let local = old.socket.local();
+        let local = old.socket.local().udp().unwrap();
         let more = |rails: &[Rail]| {
             let bound = listen_more(rails, &[stays], &[old], &state);
             bound.map_err(|failure| failure.message().to_owned())
         };
         for id in [9, 2] {
             let new = more(&[chosen("new", here, local.port(), id)]).unwrap().remove(0);
-            assert_eq!((new.name.as_str(), new.id, new.socket.local()), ("new", old.id, local));
+            assert_eq!((new.name.as_str(), new.id, new.socket.local()), ("new", old.id, local.into()));
         }
         let why = more(&[chosen("new", here, local.port(), 1)]).err().unwrap();
         assert!(why.contains("rail old of this node") && why.contains("with id 2"), "{why}");

@@ -166,7 +166,7 @@ pub(super) fn sightings(view: &View<'_>) -> Vec<trouble::Sighting> {
         let is_it = |loan: &&LoanSpec| loan.lent().is_some() && loan.config.function == function;
         loans.iter().find(is_it).map(|loan| loan.function.clone())
     };
-    let own = || view.spec().rails.iter().map(|rail| rail.socket.local().into()).collect();
+    let own = || view.spec().rails.iter().map(|rail| rail.socket.local()).collect();
     let seen = view.sightings().map(|it| trouble::Sighting {
         cause: it.cause,
         node: it.node,
@@ -258,6 +258,13 @@ fn card(view: &View<'_>) -> Card {
     }
 }
 
+fn medium_of(address: RailAddress) -> &'static str {
+    match address {
+        RailAddress::Udp(_) => "udp",
+        RailAddress::Ethernet(_) => "ethernet",
+    }
+}
+
 fn rail_of(view: &View<'_>, cells: LoanView<'_>, rail: &agent::Rail) -> Rail {
     let seen = view.rail(cells, rail);
     let state = match (seen.peer, seen.up) {
@@ -267,7 +274,7 @@ fn rail_of(view: &View<'_>, cells: LoanView<'_>, rail: &agent::Rail) -> Rail {
     };
     Rail {
         name: rail.name.clone(),
-        medium: "udp".to_owned(),
+        medium: medium_of(seen.local).to_owned(),
         local: seen.local.to_string(),
         peer: seen.peer.map(|peer| peer.to_string()).unwrap_or_default(),
         state: state.to_owned(),

@@ -196,10 +196,12 @@ impl Seen {
 /// somebody else has said that would be no news of this machine.
 fn text(addresses: &[RailAddress], are_own: bool) -> Option<String> {
     let mut all = Vec::new();
-    for RailAddress::Udp(address) in addresses {
-        let text = match are_own && address.ip().is_unspecified() {
-            true => format!("port {} of this machine", address.port()),
-            false => RailAddress::Udp(*address).to_string(),
+    for address in addresses {
+        let text = match address {
+            RailAddress::Udp(at) if are_own && at.ip().is_unspecified() => {
+                format!("port {} of this machine", at.port())
+            }
+            address => address.to_string(),
         };
         if !all.contains(&text) {
             all.push(text);

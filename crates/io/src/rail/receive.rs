@@ -1,15 +1,16 @@
 //! Receiving: one system call fills a bounded set of buffers; what arrived coalesced is split again.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr;
 
 use rustix::io::Errno;
 
-use super::address::{Control, RawAddress};
+use super::name::{Control, Envelope, RawName, control_of};
 use super::send::last_errno;
-use super::{MAX_SEGMENTS, RailCounters, is_fatal};
+use super::udp::MAX_SEGMENTS;
+use super::{RailCounters, is_fatal};
+use crate::address::RailAddress;
 
 /// Messages taken in one system call.
 const MAX_MESSAGES: usize = 16;
@@ -32,7 +33,7 @@ pub struct Received {
 /// Buffers and headers, made once, and what of them is not yet given to the caller.
 pub(super) struct ReceiveBatch {
     messages: Box<[libc::mmsghdr]>,
-    addresses: Box<[RawAddress]>,
+    names: Box<[RawName]>,
     controls: Box<[Control]>,
     pieces: Box<[libc::iovec]>,
     buffers: Box<[u8]>,
@@ -54,8 +55,8 @@ impl ReceiveBatch {
         Self {
             // SAFETY: a message header is plain C data for which zero bytes are a value.
             messages: vec![unsafe { std::mem::zeroed() }; MAX_MESSAGES].into(),
-            addresses: vec![RawAddress::empty(); MAX_MESSAGES].into(),
-            controls: vec![Control([0; 32]); MAX_MESSAGES].into(),
+            names: vec![RawName::empty(); MAX_MESSAGES].into(),
+            controls: vec![Control::EMPTY; MAX_MESSAGES].into(),
             pieces: vec![piece; MAX_MESSAGES].into(),
             buffers: vec![0; MAX_MESSAGES * BUFFER_BYTES].into(),
             asked: 1,
@@ -68,13 +69,14 @@ impl ReceiveBatch {
     pub(super) fn receive(
         &mut self,
         fd: RawFd,
+        envelope: &impl Envelope,
         counters: &mut RailCounters,
         limit: usize,
-        mut take: impl FnMut(SocketAddr, &mut [u8]),
+        take: &mut dyn FnMut(RailAddress, &mut [u8]),
     ) -> io::Result<Received> {
         let (mut given, mut errors) = (0, 0);
         loop {
-            given += self.hand_out(counters, limit - given, &mut take);
+            given += self.hand_out(envelope, counters, limit - given, take);
             if given == limit {
                 return Ok(Received { datagrams: given, more: true });
             }
@@ -86,7 +88,7 @@ impl ReceiveBatch {
                     (self.filled, self.message, self.offset) = (filled, 0, 0);
                     self.asked = if filled < messages { filled } else { self.asked * 2 }.clamp(1, MOST_ASKED);
                     if filled < messages || messages == 1 {
-                        given += self.hand_out(counters, limit - given, &mut take);
+                        given += self.hand_out(envelope, counters, limit - given, take);
                         return Ok(Received {
                             datagrams: given,
                             more: filled == messages || self.has_left(),
@@ -117,23 +119,25 @@ impl ReceiveBatch {
     /// Gives out at most `limit` datagrams of what the kernel has filled.
     fn hand_out(
         &mut self,
+        envelope: &impl Envelope,
         counters: &mut RailCounters,
         limit: usize,
-        take: &mut impl FnMut(SocketAddr, &mut [u8]),
+        take: &mut dyn FnMut(RailAddress, &mut [u8]),
     ) -> usize {
         let mut given = 0;
         while self.has_left() {
-            let message = &self.messages[self.message];
-            let bytes = (message.msg_len as usize).min(BUFFER_BYTES);
-            let from = self.addresses[self.message].get(message.msg_hdr.msg_namelen);
-            let whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
-            let (Some(from), true) = (from, whole) else {
-                counters.truncated += 1;
+            let header = &self.messages[self.message].msg_hdr;
+            let bytes = (self.messages[self.message].msg_len as usize).min(BUFFER_BYTES);
+            let buffer = &mut self.buffers[self.message * BUFFER_BYTES..][..bytes];
+            let is_whole = header.msg_flags & libc::MSG_TRUNC == 0;
+            let opened = envelope.open(header, &self.names[self.message], buffer).filter(|_| is_whole);
+            let Some((from, buffer)) = opened else {
+                *(if is_whole { &mut counters.foreign } else { &mut counters.truncated }) += 1;
                 self.message += 1;
                 continue;
             };
-            let segment = segment_size(&message.msg_hdr).unwrap_or(bytes).max(1);
-            let buffer = &mut self.buffers[self.message * BUFFER_BYTES..][..bytes];
+            let bytes = buffer.len();
+            let segment = segment_size(header).unwrap_or(bytes).max(1);
             loop {
                 if given == limit {
                     return given;
@@ -157,8 +161,8 @@ impl ReceiveBatch {
             let buffer = &mut self.buffers[index * BUFFER_BYTES..][..BUFFER_BYTES];
             self.pieces[index] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: BUFFER_BYTES };
             let header = &mut self.messages[index].msg_hdr;
-            header.msg_name = (&raw mut self.addresses[index]).cast();
-            header.msg_namelen = RawAddress::CAPACITY;
+            header.msg_name = (&raw mut self.names[index]).cast();
+            header.msg_namelen = RawName::CAPACITY;
             header.msg_iov = &raw mut self.pieces[index];
             header.msg_iovlen = 1;
             header.msg_control = (&raw mut self.controls[index]).cast();
@@ -174,20 +178,8 @@ impl ReceiveBatch {
     }
 }
 
-/// The size the kernel coalesced by, if it did.
+/// The size the kernel coalesced by, if it did: an int, though one fits 16 bits.
 fn segment_size(header: &libc::msghdr) -> Option<usize> {
-    // SAFETY: the kernel filled the header's control memory, which the batch owns, and set its used length; the
-    // macros stay within that length.
-    unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(header);
-        while !control.is_null() {
-            if (*control).cmsg_level == libc::SOL_UDP && (*control).cmsg_type == libc::UDP_GRO {
-                // The kernel writes an int here, though a segment size fits 16 bits.
-                let size = libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned();
-                return usize::try_from(size).ok().filter(|size| *size > 0);
-            }
-            control = libc::CMSG_NXTHDR(header, control);
-        }
-    }
-    None
+    let size = control_of::<libc::c_int>(header, libc::SOL_UDP, libc::UDP_GRO)?;
+    usize::try_from(size).ok().filter(|size| *size > 0)
 }

@@ -4,9 +4,9 @@ use super::*;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-fn pair(host: &str, offload: bool) -> (RailSocket, RailSocket) {
+fn pair(host: &str, offload: bool) -> (UdpSocket, UdpSocket) {
     let options = RailOptions { offload, ..RailOptions::default() };
-    let bind = || RailSocket::bind(format!("{host}:0").parse().unwrap(), &options).unwrap();
+    let bind = || UdpSocket::bind(format!("{host}:0").parse().unwrap(), &options).unwrap();
     (bind(), bind())
 }
 
@@ -15,20 +15,20 @@ fn contents(index: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (index * 31 + at * 7) as u8).collect()
 }
 
-fn receive_all(socket: &mut RailSocket, count: usize, limit: usize) -> Vec<(SocketAddr, Vec<u8>)> {
+fn receive_all(socket: &mut UdpSocket, count: usize, limit: usize) -> Vec<(RailAddress, Vec<u8>)> {
     let mut all = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(5);
     while all.len() < count {
         assert!(Instant::now() < deadline, "only {} of {count} datagrams came", all.len());
         let before = all.len();
-        let received = socket.receive(limit, |from, bytes| all.push((from, bytes.to_vec()))).unwrap();
+        let received = socket.receive(limit, &mut |from, bytes| all.push((from, bytes.to_vec()))).unwrap();
         assert_eq!(received.datagrams, all.len() - before);
         assert!(received.datagrams <= limit);
     }
     all
 }
 
-fn send_all(socket: &mut RailSocket, to: SocketAddr, contents: &[Vec<u8>]) {
+fn send_all(socket: &mut UdpSocket, to: RailAddress, contents: &[Vec<u8>]) {
     let parts: Vec<[IoSlice<'_>; 2]> = contents
         .iter()
         .map(|bytes| [IoSlice::new(&bytes[..bytes.len() / 3]), IoSlice::new(&bytes[bytes.len() / 3..])])
@@ -69,12 +69,12 @@ fn limit_keeps_the_rest_for_the_next_call() {
     let all: Vec<_> = (0..64).map(|at| contents(at, 1000)).collect();
     send_all(&mut sender, receiver.local(), &all);
     let mut got = Vec::new();
-    let received = receiver.receive(10, |_, bytes| got.push(bytes.to_vec())).unwrap();
+    let received = receiver.receive(10, &mut |_, bytes| got.push(bytes.to_vec())).unwrap();
     assert_eq!(received, Received { datagrams: 10, more: true });
-    let received = receiver.receive(1000, |_, bytes| got.push(bytes.to_vec())).unwrap();
+    let received = receiver.receive(1000, &mut |_, bytes| got.push(bytes.to_vec())).unwrap();
     assert_eq!(received, Received { datagrams: 54, more: false });
     assert_eq!(got, all);
-    assert_eq!(receiver.receive(5, |_, _| panic!("nothing is left")).unwrap(), Received::default());
+    assert_eq!(receiver.receive(5, &mut |_, _| panic!("nothing is left")).unwrap(), Received::default());
 }
 
 #[test]
@@ -82,15 +82,15 @@ fn one_that_comes_alone_is_handed_on_before_the_kernel_is_asked_for_more() {
     let (mut sender, mut receiver) = pair("127.0.0.1", false);
     for round in 0..3 {
         send_all(&mut sender, receiver.local(), &[contents(round, 100)]);
-        assert_eq!(receiver.receive(64, |_, _| {}).unwrap(), Received { datagrams: 1, more: true });
-        assert_eq!(receiver.receive(64, |_, _| {}).unwrap(), Received::default());
+        assert_eq!(receiver.receive(64, &mut |_, _| {}).unwrap(), Received { datagrams: 1, more: true });
+        assert_eq!(receiver.receive(64, &mut |_, _| {}).unwrap(), Received::default());
     }
     // Where many come soon many are asked for.
     let all: Vec<_> = (0..40).map(|at| contents(at, 100)).collect();
     send_all(&mut sender, receiver.local(), &all);
     let mut calls = 0;
     let mut got = Vec::new();
-    while receiver.receive(64, |_, bytes| got.push(bytes.to_vec())).unwrap().more {
+    while receiver.receive(64, &mut |_, bytes| got.push(bytes.to_vec())).unwrap().more {
         calls += 1;
     }
     assert_eq!((got, calls), (all, 1));
@@ -102,8 +102,8 @@ fn refusals_are_counted_and_the_rest_is_sent() {
     let bytes = contents(1, 65_508);
     let (small, large) = ([IoSlice::new(&bytes[..100])], [IoSlice::new(&bytes)]);
     let to = receiver.local();
-    let nowhere: SocketAddr = "[::1]:9".parse().unwrap();
-    let broadcast: SocketAddr = "255.255.255.255:9".parse().unwrap();
+    let nowhere: RailAddress = "[::1]:9".parse().unwrap();
+    let broadcast: RailAddress = "255.255.255.255:9".parse().unwrap();
     let batch = [
         Datagram { to, parts: &small },
         Datagram { to: broadcast, parts: &small },
@@ -122,13 +122,13 @@ fn refusals_are_counted_and_the_rest_is_sent() {
 #[test]
 fn full_receiver_loses_datagrams_and_nobody_fails() {
     let options = RailOptions { receive_buffer_bytes: 64 << 10, ..RailOptions::default() };
-    let mut receiver = RailSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let mut receiver = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let (mut sender, _) = pair("127.0.0.1", true);
     let bytes = contents(0, 30_000);
     let parts = [IoSlice::new(&bytes)];
     let batch = [Datagram { to: receiver.local(), parts: &parts }; 200];
     assert_eq!(sender.send_batch(&batch).unwrap(), batch.len());
-    let received = receiver.receive(1000, |_, got| assert_eq!(got, bytes)).unwrap();
+    let received = receiver.receive(1000, &mut |_, got| assert_eq!(got, bytes)).unwrap();
     assert!(received.datagrams > 0 && received.datagrams < batch.len(), "{received:?}");
 }
 
@@ -139,24 +139,24 @@ fn socket_is_taken_over_with_its_queue() {
     send_all(&mut sender, receiver.local(), &all);
     let (local, copy) = (receiver.local(), receiver.as_fd().try_clone_to_owned().unwrap());
     drop(receiver);
-    let mut successor = RailSocket::from_fd(copy, true).unwrap();
+    let mut successor = UdpSocket::from_fd(copy, true).unwrap();
     assert_eq!(successor.local(), local);
     assert!(successor.features().gro && successor.features().gso);
     assert_eq!(receive_all(&mut successor, 20, 100).len(), 20);
-    assert!(RailSocket::from_fd(std::fs::File::open("/dev/null").unwrap().into(), true).is_err());
+    assert!(UdpSocket::from_fd(std::fs::File::open("/dev/null").unwrap().into(), true).is_err());
 }
 
 #[test]
 fn path_mtu_is_the_interfaces() {
     for host in ["127.0.0.1", "[::1]"] {
         let (one, two) = pair(host, true);
-        let mtu = one.path_mtu(two.local()).unwrap();
+        let mtu = one.path_mtu(two.address()).unwrap();
         let expected: u32 = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap().trim().parse().unwrap();
         // An IP packet has at most 65535 bytes, whatever the interface says.
         assert_eq!(mtu, expected.min(65_535));
-        let headers = if two.local().is_ipv4() { 28 } else { 48 };
-        assert_eq!(max_datagram_bytes(two.local(), 1500), 1500 - headers);
-        assert_eq!(max_datagram_bytes(two.local(), 65_536), MAX_DATAGRAM_BYTES.min(65_536 - headers));
+        let headers = if two.address().is_ipv4() { 28 } else { 48 };
+        assert_eq!(max_datagram_bytes(two.address(), 1500), 1500 - headers);
+        assert_eq!(max_datagram_bytes(two.address(), 65_536), MAX_DATAGRAM_BYTES.min(65_536 - headers));
     }
 }
 
@@ -187,7 +187,7 @@ fn rate() {
                 let start = Instant::now();
                 count += sender.send_batch(&datagrams).unwrap() as u32;
                 let middle = Instant::now();
-                got += receiver.receive(10_000, |_, _| {}).unwrap().datagrams;
+                got += receiver.receive(10_000, &mut |_, _| {}).unwrap().datagrams;
                 sending += middle - start;
                 receiving += middle.elapsed();
             }

@@ -1,14 +1,15 @@
 //! Sending: datagrams are gathered into messages, messages into one system call.
 
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr;
 
 use rustix::io::Errno;
 
-use super::address::{Control, RawAddress};
-use super::{MAX_DATAGRAM_BYTES, MAX_SEGMENTS, RailCounters, is_fatal};
+use super::name::{Control, Envelope, HEAD_MAX, RawName};
+use super::udp::{MAX_DATAGRAM_BYTES, MAX_SEGMENTS};
+use super::{RailCounters, is_fatal};
+use crate::address::RailAddress;
 
 /// Most pieces a datagram may consist of.
 pub(super) const MAX_PARTS: usize = 64;
@@ -26,7 +27,7 @@ const _: () = assert!(SEGMENT_CONTROL_BYTES <= size_of::<Control>());
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// The receiver.
-    pub to: SocketAddr,
+    pub to: RailAddress,
     /// Its contents, in order; at most 64 pieces.
     pub parts: &'a [IoSlice<'a>],
 }
@@ -37,10 +38,11 @@ impl Datagram<'_> {
     }
 }
 
-/// The memory of a batch: headers, addresses and piece tables, made once.
+/// The memory of a batch: headers, names and piece tables, made once.
 pub(super) struct SendBatch {
     messages: Box<[libc::mmsghdr]>,
-    addresses: Box<[RawAddress]>,
+    names: Box<[RawName]>,
+    heads: Box<[[u8; HEAD_MAX]]>,
     controls: Box<[Control]>,
     pieces: Box<[libc::iovec]>,
     /// Datagrams in each message.
@@ -56,24 +58,26 @@ impl SendBatch {
         Self {
             // SAFETY: a message header is plain C data for which zero bytes are a value.
             messages: vec![unsafe { std::mem::zeroed() }; MAX_MESSAGES].into(),
-            addresses: vec![RawAddress::empty(); MAX_MESSAGES].into(),
-            controls: vec![Control([0; 32]); MAX_MESSAGES].into(),
+            names: vec![RawName::empty(); MAX_MESSAGES].into(),
+            heads: vec![[0; HEAD_MAX]; MAX_MESSAGES].into(),
+            controls: vec![Control::EMPTY; MAX_MESSAGES].into(),
             pieces: vec![piece; MAX_PIECES].into(),
             counts: [0; MAX_MESSAGES],
         }
     }
 
     /// Fills messages from the front of `datagrams`; returns how many messages.
-    fn fill(&mut self, datagrams: &[Datagram<'_>], gso: bool) -> usize {
+    fn fill<E: Envelope>(&mut self, datagrams: &[Datagram<'_>], gso: bool, envelope: &E) -> usize {
         let (mut message, mut piece, mut next) = (0, 0, 0);
         while next < datagrams.len() && message < MAX_MESSAGES {
             let (count, pieces) =
                 if gso { mergeable(&datagrams[next..]) } else { (1, datagrams[next].parts.len()) };
             assert!(pieces <= MAX_PIECES_PER_MESSAGE, "a datagram has at most {MAX_PARTS} parts");
+            let pieces = pieces + usize::from(E::HEAD > 0);
             if piece + pieces > MAX_PIECES {
                 break;
             }
-            self.fill_message(message, piece, &datagrams[next..next + count]);
+            self.fill_message(message, piece, &datagrams[next..next + count], envelope);
             self.counts[message] = count;
             piece += pieces;
             next += count;
@@ -82,17 +86,29 @@ impl SendBatch {
         message
     }
 
-    fn fill_message(&mut self, index: usize, first_piece: usize, group: &[Datagram<'_>]) {
+    /// Several datagrams are one message only of a medium that has nothing in front of each.
+    fn fill_message<E: Envelope>(
+        &mut self,
+        index: usize,
+        first_piece: usize,
+        group: &[Datagram<'_>],
+        envelope: &E,
+    ) {
+        let name_bytes = envelope.close(&group[0], &mut self.names[index], &mut self.heads[index]);
         let mut used = 0;
+        if E::HEAD > 0 {
+            let base = self.heads[index].as_mut_ptr().cast();
+            self.pieces[first_piece] = libc::iovec { iov_base: base, iov_len: E::HEAD };
+            used = 1;
+        }
         for part in group.iter().flat_map(|datagram| datagram.parts) {
             let base = part.as_ptr().cast_mut().cast();
             self.pieces[first_piece + used] = libc::iovec { iov_base: base, iov_len: part.len() };
             used += 1;
         }
-        let name_bytes = self.addresses[index].set(&group[0].to);
         let control = &mut self.controls[index];
         let header = &mut self.messages[index].msg_hdr;
-        header.msg_name = (&raw mut self.addresses[index]).cast();
+        header.msg_name = (&raw mut self.names[index]).cast();
         header.msg_namelen = name_bytes;
         header.msg_iov = self.pieces[first_piece..].as_mut_ptr();
         header.msg_iovlen = used as _;
@@ -147,18 +163,19 @@ fn mergeable(datagrams: &[Datagram<'_>]) -> (usize, usize) {
 }
 
 /// One call's view of the socket.
-pub(super) struct Sender<'a> {
+pub(super) struct Sender<'a, E> {
     pub(super) fd: RawFd,
+    pub(super) envelope: &'a E,
     pub(super) batch: &'a mut SendBatch,
     pub(super) gso: &'a mut bool,
     pub(super) counters: &'a mut RailCounters,
 }
 
-impl Sender<'_> {
+impl<E: Envelope> Sender<'_, E> {
     pub(super) fn send(&mut self, datagrams: &[Datagram<'_>]) -> io::Result<usize> {
         let mut taken = 0;
         while taken < datagrams.len() {
-            let messages = self.batch.fill(&datagrams[taken..], *self.gso);
+            let messages = self.batch.fill(&datagrams[taken..], *self.gso, self.envelope);
             let mut done = 0;
             while done < messages {
                 match self.send_messages(done, messages) {
@@ -207,7 +224,7 @@ impl Sender<'_> {
             };
             return if sent < 0 { Err(last_errno()) } else { Ok(1) };
         }
-        // SAFETY: every header in the range was filled by `fill_message` in this call of `send`: its address,
+        // SAFETY: every header in the range was filled by `fill_message` in this call of `send`: its name,
         // control and piece tables lie in the batch, and the pieces in datagrams borrowed for the whole call.
         let sent =
             unsafe { libc::sendmmsg(self.fd, messages.as_mut_ptr(), messages.len() as u32, flags as _) };
@@ -220,7 +237,7 @@ impl Sender<'_> {
         let mut taken = 0;
         let before = self.counters.sent;
         while taken < group.len() {
-            self.batch.fill(&group[taken..=taken], false);
+            self.batch.fill(&group[taken..=taken], false, self.envelope);
             match self.send_messages(0, 1) {
                 Ok(_) => {
                     self.counters.sent += 1;
@@ -266,6 +283,8 @@ pub(super) fn last_errno() -> Errno {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     fn sizes(of: &[(u16, usize)]) -> (usize, usize) {
@@ -275,7 +294,10 @@ mod tests {
         let datagrams: Vec<Datagram<'_>> = of
             .iter()
             .zip(&parts)
-            .map(|((port, _), parts)| Datagram { to: ([127, 0, 0, 1], *port).into(), parts })
+            .map(|((port, _), parts)| Datagram {
+                to: SocketAddr::from(([127, 0, 0, 1], *port)).into(),
+                parts,
+            })
             .collect();
         mergeable(&datagrams)
     }

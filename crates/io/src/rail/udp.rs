@@ -5,14 +5,6 @@
 //! (`UDP_SEGMENT`), and what arrives together is handed up together (`UDP_GRO`), each where the
 //! kernel allows it. Nothing is ever fragmented: the don't-fragment rule is set, and a frame that
 //! does not fit the path is counted, not cut.
-//!
-//! The agent binds the socket; a card takes it over with [`RailSocket::from_fd`]. A socket's queue
-//! survives its reader; datagrams a killed card had taken but not used are lost, which is what a
-//! network may do at any time.
-
-mod address;
-mod receive;
-mod send;
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,8 +13,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-pub use receive::Received;
-pub use send::Datagram;
+use super::name::{Envelope, HEAD_MAX, RawName};
+use super::receive::{ReceiveBatch, Received};
+use super::send::{Datagram, SendBatch, Sender};
+use super::{RailCounters, RailFeatures, RailOptions, RailSocket, enlarge_buffers};
+use crate::address::RailAddress;
 
 /// Most bytes a UDP datagram over IPv4 carries: 65535 less an IPv4 and a UDP header (RFC 768, RFC 791 §3.1).
 pub const MAX_DATAGRAM_BYTES: usize = 65_507;
@@ -35,68 +30,40 @@ pub const IPV4_UDP_HEADER_BYTES: u32 = 28;
 /// Bytes of an IPv6 and a UDP header.
 pub const IPV6_UDP_HEADER_BYTES: u32 = 48;
 
-/// What a rail asks of its socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RailOptions {
-    /// Receive buffer wanted, in bytes of payload and kernel bookkeeping.
-    pub receive_buffer_bytes: usize,
-    /// Send buffer wanted, in bytes.
-    pub send_buffer_bytes: usize,
-    /// Whether to send segmented and receive coalesced, where the kernel can.
-    pub offload: bool,
-}
-
-impl Default for RailOptions {
-    fn default() -> Self {
-        Self { receive_buffer_bytes: 8 << 20, send_buffer_bytes: 4 << 20, offload: true }
-    }
-}
-
-/// What the kernel granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RailFeatures {
-    /// Receive buffer as the kernel accounts it (twice what it grants for payload).
-    pub receive_buffer_bytes: usize,
-    /// Send buffer as the kernel accounts it.
-    pub send_buffer_bytes: usize,
-    /// Consecutive datagrams of one size leave as one message.
-    pub gso: bool,
-    /// Datagrams that arrived together are taken together.
-    pub gro: bool,
-}
-
-/// What happened to datagrams other than arriving. All count datagrams since the socket was opened or taken over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RailCounters {
-    /// Handed to the kernel.
-    pub sent: u64,
-    /// Given to the receiver.
-    pub received: u64,
-    /// Refused with `EMSGSIZE`: larger than the path allows.
-    pub too_large: u64,
-    /// Refused because the peer, its network or a filter says no (`ECONNREFUSED`, `ENETUNREACH`, `EPERM`, ...).
-    pub unreachable: u64,
-    /// Refused for want of kernel memory or a full device queue (`ENOBUFS`, `ENOMEM`).
-    pub no_buffer: u64,
-    /// Refused for any other reason.
-    pub other: u64,
-    /// Cut by the kernel on arrival because they were larger than a receive buffer, and dropped here.
-    pub truncated: u64,
-    /// Errors the kernel reported on receiving (a late ICMP message).
-    pub receive_errors: u64,
-}
-
 /// A bound UDP socket with its batches. Sizes are fixed at construction; no call allocates.
-pub struct RailSocket {
+pub struct UdpSocket {
     fd: OwnedFd,
     local: SocketAddr,
     features: RailFeatures,
     counters: RailCounters,
-    outgoing: send::SendBatch,
-    incoming: receive::ReceiveBatch,
+    outgoing: SendBatch,
+    incoming: ReceiveBatch,
 }
 
-impl RailSocket {
+/// The kernel knows everybody by name, and adds what else there is.
+struct Names;
+
+impl Envelope for Names {
+    const HEAD: usize = 0;
+
+    fn close(&self, datagram: &Datagram<'_>, name: &mut RawName, _: &mut [u8; HEAD_MAX]) -> libc::socklen_t {
+        match &datagram.to {
+            RailAddress::Udp(to) => name.set(to),
+            RailAddress::Ethernet(_) => name.set_foreign(),
+        }
+    }
+
+    fn open<'b>(
+        &self,
+        header: &libc::msghdr,
+        name: &RawName,
+        bytes: &'b mut [u8],
+    ) -> Option<(RailAddress, &'b mut [u8])> {
+        Some((name.get(header.msg_namelen)?.into(), bytes))
+    }
+}
+
+impl UdpSocket {
     /// Binds a socket to `local` (port 0: one chosen by the system). IPv6 sockets take IPv6 only.
     ///
     /// # Errors
@@ -119,7 +86,7 @@ impl RailSocket {
         Self::adopt(fd, options.offload)
     }
 
-    /// Takes over a bound socket made by [`RailSocket::bind`] in another process, with its options as they are.
+    /// Takes over a bound socket made by [`UdpSocket::bind`] in another process, with its options as they are.
     ///
     /// # Errors
     /// `ENOTSOCK` or `EINVAL` if this is not a bound UDP socket over IPv4 or IPv6.
@@ -139,26 +106,14 @@ impl RailSocket {
             gso: offload && udp_option(fd.as_fd(), libc::UDP_SEGMENT).is_ok(),
             gro: udp_option(fd.as_fd(), libc::UDP_GRO).is_ok_and(|on| on != 0),
         };
-        let (outgoing, incoming) = (send::SendBatch::new(), receive::ReceiveBatch::new());
+        let (outgoing, incoming) = (SendBatch::new(), ReceiveBatch::new());
         Ok(Self { fd, local, features, counters: RailCounters::default(), outgoing, incoming })
     }
 
     /// The address the socket is bound to, with the port the system chose.
     #[must_use]
-    pub fn local(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.local
-    }
-
-    /// What the kernel granted. `gso` turns false when a device on the way turns out not to do it.
-    #[must_use]
-    pub fn features(&self) -> RailFeatures {
-        self.features
-    }
-
-    /// What was sent, received and refused so far.
-    #[must_use]
-    pub fn counters(&self) -> RailCounters {
-        self.counters
     }
 
     /// The path's MTU to `peer` as the kernel knows it now (of the outgoing interface until it learned less), in
@@ -166,24 +121,37 @@ impl RailSocket {
     ///
     /// # Errors
     /// `ENETUNREACH` and others of a connect to the peer: there is no route.
-    pub fn path_mtu(&self, peer: SocketAddr) -> io::Result<u32> {
+    fn path_mtu(&self, peer: SocketAddr) -> io::Result<u32> {
         let mut source = self.local;
         source.set_port(0);
         probed_mtu(Some(source), peer)
     }
+}
 
-    /// Hands datagrams to the kernel, in order, until it has no room. Consecutive ones to the same peer and of the
-    /// same size (the last may be shorter) go as one message, at most [`MAX_SEGMENTS`] and [`MAX_DATAGRAM_BYTES`].
-    ///
-    /// Returns how many were taken from the front of `datagrams`: fewer than given means the socket is full. A
-    /// datagram the kernel refuses for its own sake (peer unreachable, too large) is taken and counted, like one
-    /// the network lost.
-    ///
-    /// # Errors
-    /// Only what makes the socket useless: `EBADF`, `ENOTSOCK`, `EFAULT`.
-    pub fn send_batch(&mut self, datagrams: &[Datagram<'_>]) -> io::Result<usize> {
-        let mut sender = send::Sender {
+/// Consecutive datagrams to the same peer and of the same size (the last may be shorter) go as one message, at most
+/// [`MAX_SEGMENTS`] and [`MAX_DATAGRAM_BYTES`].
+impl RailSocket for UdpSocket {
+    fn local(&self) -> RailAddress {
+        self.local.into()
+    }
+
+    fn features(&self) -> RailFeatures {
+        self.features
+    }
+
+    fn counters(&self) -> RailCounters {
+        self.counters
+    }
+
+    fn max_frame(&self, peer: RailAddress) -> io::Result<usize> {
+        let RailAddress::Udp(peer) = peer else { return Err(Errno::AFNOSUPPORT.into()) };
+        Ok(max_datagram_bytes(peer, self.path_mtu(peer)?))
+    }
+
+    fn send_batch(&mut self, datagrams: &[Datagram<'_>]) -> io::Result<usize> {
+        let mut sender = Sender {
             fd: self.fd.as_raw_fd(),
+            envelope: &Names,
             batch: &mut self.outgoing,
             gso: &mut self.features.gso,
             counters: &mut self.counters,
@@ -191,36 +159,27 @@ impl RailSocket {
         sender.send(datagrams)
     }
 
-    /// Takes at most `limit` datagrams that have arrived and gives each to `take` with its sender.
-    ///
-    /// Datagrams beyond the limit that the kernel handed over together with others are kept for the next call, and
-    /// [`Received::more`] says so: no readiness event will come for them.
-    ///
-    /// # Errors
-    /// Only what makes the socket useless: `EBADF`, `ENOTSOCK`, `EFAULT`.
-    pub fn receive(&mut self, limit: usize, take: impl FnMut(SocketAddr, &mut [u8])) -> io::Result<Received> {
-        self.incoming.receive(self.fd.as_raw_fd(), &mut self.counters, limit, take)
+    fn receive(
+        &mut self,
+        limit: usize,
+        take: &mut dyn FnMut(RailAddress, &mut [u8]),
+    ) -> io::Result<Received> {
+        self.incoming.receive(self.fd.as_raw_fd(), &Names, &mut self.counters, limit, take)
     }
 }
 
-impl AsFd for RailSocket {
+impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl From<RailSocket> for OwnedFd {
-    fn from(socket: RailSocket) -> Self {
-        socket.fd
-    }
-}
-
-/// As [`RailSocket::path_mtu`], from wherever the kernel would send.
+/// Bytes of the largest frame that reaches `peer` from wherever the kernel would send.
 ///
 /// # Errors
-/// The same.
-pub fn route_mtu(peer: SocketAddr) -> io::Result<u32> {
-    probed_mtu(None, peer)
+/// `ENETUNREACH` and others of a connect to the peer: there is no route.
+pub fn max_frame(peer: SocketAddr) -> io::Result<usize> {
+    Ok(max_datagram_bytes(peer, probed_mtu(None, peer)?))
 }
 
 /// A connected socket of its own tells the MTU of a route and sends nothing.
@@ -237,15 +196,9 @@ fn probed_mtu(source: Option<SocketAddr>, peer: SocketAddr) -> io::Result<u32> {
 }
 
 /// The largest datagram that passes a path of `mtu` bytes to this peer unfragmented.
-#[must_use]
-pub fn max_datagram_bytes(peer: SocketAddr, mtu: u32) -> usize {
+fn max_datagram_bytes(peer: SocketAddr, mtu: u32) -> usize {
     let headers = if peer.is_ipv4() { IPV4_UDP_HEADER_BYTES } else { IPV6_UDP_HEADER_BYTES };
     (mtu.saturating_sub(headers) as usize).min(MAX_DATAGRAM_BYTES)
-}
-
-/// Whether an error concerns the caller's arguments rather than the network.
-fn is_fatal(error: Errno) -> bool {
-    matches!(error, Errno::BADF | Errno::NOTSOCK | Errno::FAULT)
 }
 
 /// Sets don't-fragment and ignores what ICMP says about MTUs: frames are probed for size by their own protocol,
@@ -257,17 +210,6 @@ fn forbid_fragments(fd: BorrowedFd<'_>, local: SocketAddr) -> io::Result<()> {
         sockopt::set_ipv6_mtu_discover(fd, sockopt::Ipv6PathMtuDiscovery::PROBE)?;
     }
     Ok(())
-}
-
-/// Asks for the wanted sizes beyond the system's limit (needs CAP_NET_ADMIN), else up to it.
-fn enlarge_buffers(fd: BorrowedFd<'_>, options: &RailOptions) {
-    let (receive, send) = (options.receive_buffer_bytes, options.send_buffer_bytes);
-    if sockopt::set_socket_recv_buffer_size_force(fd, receive).is_err() {
-        let _ = sockopt::set_socket_recv_buffer_size(fd, receive);
-    }
-    if sockopt::set_socket_send_buffer_size_force(fd, send).is_err() {
-        let _ = sockopt::set_socket_send_buffer_size(fd, send);
-    }
 }
 
 fn set_udp_option(fd: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::Result<()> {

@@ -1,0 +1,146 @@
+//! W1: nodes on one segment lend and borrow over raw Ethernet, two rails of it, through a plain bridge; links go down,
+//! cards are killed. What cannot be used is refused by name.
+
+use campaign::causeway::{
+    Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, borrow_command, kill_card, status,
+};
+use campaign::load::{Load, Model, connect};
+use campaign::process::{poll_until, run, run_to_end};
+use campaign::world::{Machine, Mesh};
+use campaign::{Error, gate, scale};
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(30);
+const BOTH: [&str; 4] = ["--listen", "eth:rail0", "--listen", "eth:rail1"];
+
+fn set_link(machine: &Machine, device: &str, state: &str) {
+    let mut command = machine.command("ip");
+    command.args(["link", "set", device, state]);
+    run(command).unwrap();
+}
+
+fn wait_rail(machine: &Machine, name: &str, rail: usize, state: &str) -> Result<Value, Error> {
+    poll_until(&format!("rail {rail} of {name} to be {state}"), LONG, || {
+        let rail = status(machine, name)?["rails"][rail].clone();
+        Ok((rail["state"] == state).then_some(rail))
+    })
+}
+
+#[test]
+fn w1_a_drive_over_two_ethernet_rails() {
+    let _place = gate::alone();
+    let mesh = Mesh::new(2, 2).unwrap();
+    let [left, right] = mesh.machines() else { panic!("two machines") };
+    let mut lender = Lender::start(right, &["ram:16M"], &BOTH).unwrap();
+    let line = &lender.lines[0];
+    assert_eq!(line.matches("eth:").count(), 2, "{line}");
+    let chosen = ["--ethernet", "rail0", "--ethernet", "rail1"];
+    let mut borrower = Borrower::start(left, line, &chosen).unwrap();
+    let ends = [(left, "borrower"), (right, "lender")];
+    for (machine, name) in ends {
+        for rail in [0, 1] {
+            let rail = wait_rail(machine, name, rail, "up").unwrap();
+            let is_address = |key: &str| rail[key].as_str().unwrap().starts_with("eth:");
+            assert!(rail["medium"] == "ethernet" && is_address("local") && is_address("peer"), "{rail}");
+        }
+    }
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, scale::first_seed()), 8).unwrap();
+    load.wait_done(500, LONG).unwrap();
+    for round in 0..scale::kills(2) {
+        let rail = (round % 2) as usize;
+        let device = format!("rail{rail}");
+        for (machine, name) in ends {
+            set_link(machine, &device, "down");
+            load.wait_done(500, LONG).unwrap();
+            kill_card(machine, name, LONG).unwrap();
+            load.wait_done(500, LONG).unwrap();
+            set_link(machine, &device, "up");
+            ends.iter().for_each(|(machine, name)| drop(wait_rail(machine, name, rail, "up").unwrap()));
+        }
+    }
+    let mut report = load.stop().unwrap();
+    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
+    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
+    assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+}
+
+/// A borrower that cannot tell which interface leads to the lender, or may use none, goes where it can.
+#[test]
+fn w1_a_lender_on_ethernet_and_udp_is_reached_over_either() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(2, 2).unwrap();
+    let [left, right] = mesh.machines() else { panic!("two machines") };
+    let udp = right.addresses()[1].to_string();
+    let lender = Lender::start(right, &["ram:16M"], &["--listen", "eth:rail0", "--listen", &udp]).unwrap();
+    let line = &lender.lines[0];
+    let rails = |name: &str| {
+        let told = status(left, name).unwrap();
+        let rails = told["rails"].as_array().unwrap().clone();
+        rails.iter().map(|rail| rail["medium"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for (chosen, media) in [(&["--ethernet", "rail0"][..], &["ethernet", "udp"][..]), (&[], &["udp"])] {
+        let mut borrower = Borrower::start(left, line, chosen).unwrap();
+        assert_eq!(rails("borrower"), media);
+        if chosen.is_empty() {
+            let told = "not used here: the lender is reached over Ethernet, and several interfaces are up";
+            borrower.process.wait_log(told, LONG, |line| line.contains(told)).unwrap();
+        }
+        assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
+    }
+}
+
+#[test]
+fn x_interfaces_that_cannot_be_used_are_refused_by_name() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(2, 2).unwrap();
+    let [left, right] = mesh.machines() else { panic!("two machines") };
+    let lend = |before: &[&str], listen: &str| {
+        let mut command = right.command(before.first().copied().map_or(binary().unwrap(), Into::into));
+        if let [_, rest @ ..] = before {
+            command.args(rest).arg(binary().unwrap());
+        }
+        command.args(["lend", "ram:16M", "--listen", listen, "--name", "refused"]);
+        refusal(right, command)
+    };
+    let unprivileged = ["setpriv", "--bounding-set=-net_raw", "--"];
+    set_link(right, "rail1", "down");
+    let mut command = right.command("ip");
+    command.args(["link", "set", "rail0", "mtu", "1000"]);
+    run(command).unwrap();
+    for (before, listen, exit, words) in [
+        (&[][..], "eth:none", 3, "there is no interface none on this machine"),
+        (&[], "eth:lo", 3, "lo is no Ethernet interface"),
+        (&[], "eth:rail0", 3, "the MTU of rail0 is below 1280"),
+        (&[], "eth:a/b", 2, "is no name of an interface"),
+        (&unprivileged, "eth:rail1", 3, "CAP_NET_RAW"),
+    ] {
+        let (found, told) = lend(before, listen);
+        assert!(found == exit && told.contains(words), "{listen}: {found}: {told}");
+    }
+
+    // One that is down only waits.
+    let mut lender = Lender::start(right, &["ram:16M"], &["--listen", "eth:rail1"]).unwrap();
+    lender.process.wait_log("its interface", LONG, |line| line.contains("rail1 is down")).unwrap();
+    let borrow = |arguments: &[&str]| {
+        let command = borrow_command(left, "refused", &lender.lines[0], arguments).unwrap();
+        refusal(left, command)
+    };
+    let (exit, told) = borrow(&[]);
+    assert!(exit == 2 && told.contains("several interfaces are up here: rail0, rail1"), "{exit}: {told}");
+    let (exit, told) = borrow(&["--ethernet", "rail1", "--ethernet", "rail0"]);
+    assert!(exit == 2 && told.contains("rail0 leads to no address"), "{exit}: {told}");
+    let mut borrower = Borrower::begin(left, "borrower", &lender.lines[0], &["--ethernet", "rail1"]).unwrap();
+    set_link(right, "rail1", "up");
+    borrower.wait_usable(LONG).unwrap();
+}
+
+/// How a command ended that is expected to be refused, and what it said.
+fn refusal(machine: &Machine, command: Command) -> (i32, String) {
+    let outcome = run_to_end(command, &machine.dir().join("logs"), "refused", START_TIMEOUT).unwrap();
+    assert!(outcome.stdout.is_empty() && !outcome.stderr.contains("panicked"), "{outcome:?}");
+    (outcome.code.unwrap(), outcome.stderr)
+}
