@@ -39,7 +39,7 @@ pub const MAX_RAILS: usize = RailId::COUNT;
 /// Switches that a frame may pass.
 const HOPS: u8 = 32;
 
-/// Which zone a frame is of, as its header says and nothing has proven; `None`: too short to say so. On Ethernet its tag
+/// Which zone a frame is of, as its header says, which nothing has proven; `None`: it is too short. On Ethernet its tag
 /// says the same.
 pub fn group_of(frame: &[u8]) -> Option<Group> {
     let (raw, _) = RawHeader::ref_from_prefix(frame).ok()?;

@@ -73,8 +73,8 @@ pub(crate) fn first_messages(
 /// A network as it should be.
 pub(crate) const CALM: Impairment = Impairment { delay_ns: 20_000, jitter_ns: 10_000, ..Impairment::NONE };
 
-/// An impaired network: it loses, repeats, corrupts and holds back fewer than so many of a thousand frames, and takes so
-/// many nanoseconds and so much more at most.
+/// An impaired network: it loses, repeats, corrupts and holds back fewer than so many of a thousand frames, and takes
+/// so many nanoseconds and so much more at most.
 pub(crate) fn draw_impairment(random: &mut Random, most: [u64; 4], [delay, jitter]: [u64; 2]) -> Impairment {
     let share = |most: u64| if random.chance(500) { random.below(most) as u32 * 1000 } else { 0 };
     let [drop_ppm, repeat_ppm, corrupt_ppm, reorder_ppm] = most.map(share);

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The payload is the frame as it is, so the interface's MTU is its size. The tag (IEEE 802.1Q §9.6) has the group that
-//! the frame's header names: switches keep groups apart as the VLANs that they are, and what comes with another tag than
-//! its header says is dropped. The kernel takes the tag off what comes and tells it beside the bytes
+//! the frame's header names: switches keep groups apart as VLANs, and what comes with another tag than its header says
+//! is dropped. The kernel takes the tag off what comes and tells it beside the bytes
 //! (`PACKET_AUXDATA`); it does so only for sockets that are bound to all protocols, which a filter makes one again.
 //!
 //! Opening one needs `CAP_NET_RAW`; whoever has the descriptor needs nothing more.
@@ -332,8 +332,8 @@ fn link_address() -> libc::sockaddr_ll {
     address
 }
 
-/// Lets through what has come for this machine, with a tag and our protocol. Where what is loaded lies below zero, it is
-/// not of the packet but what the kernel knows of it (Linux `Documentation/networking/filter.rst`).
+/// Lets through what has come for this machine, with a tag and our protocol. What is loaded from below zero is not of
+/// the packet, but what the kernel knows of it (Linux `Documentation/networking/filter.rst`).
 fn attach_filter(fd: RawFd) -> io::Result<()> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;

@@ -1,4 +1,4 @@
-//! What the kernel is told of a datagram beside its bytes, and tells: kept in place so that a batch needs no allocation.
+//! What the kernel is told of a datagram beside its bytes, and tells. Kept in place: a batch allocates nothing.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 

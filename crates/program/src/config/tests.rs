@@ -109,8 +109,8 @@ fn errors_name_place_fault_and_remedy() {
         ),
         (
             format!("{device}[[rails]]\nname = 'a'\nlisten = 'somewhere'\n"),
-            "6:10: `somewhere` is no address; write 10.0.0.1, 10.0.0.1:7411, fd00::1 or [fd00::1]:7411 (no host names), \
-             or eth:INTERFACE",
+            "6:10: `somewhere` is no address; write 10.0.0.1, 10.0.0.1:7411, fd00::1 or [fd00::1]:7411 (no host \
+             names), or eth:INTERFACE",
         ),
         (
             format!("{device}[[rails]]\nname = 'a'\nlisten = '10.0.0.1'\nport = 70000\n"),

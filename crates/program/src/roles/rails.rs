@@ -57,9 +57,8 @@ pub(super) fn listen(chosen: &[Rail], state: &mut StateDir) -> Result<Vec<agent:
     )))
 }
 
-/// Rails toward lenders, `least` of them at least: those that these addresses are on, and what lies between them. Where
-/// one is on Ethernet, `interfaces` say which of this machine's leads there, the first to the first; what cannot be used
-/// is left out if there are other ways.
+/// Rails toward lenders, `least` of them at least: those that these addresses are on, and what lies between them.
+/// `interfaces` lead to those on Ethernet, in their order. What cannot be used is left out if there are other ways.
 pub(super) fn toward(
     addresses: &Addresses,
     least: usize,
@@ -315,13 +314,14 @@ fn unopened(interface: &str, error: &std::io::Error) -> Failure {
     if is(Errno::MSGSIZE) {
         let least = ethernet::MIN_MTU;
         return Failure::refused(format!(
-            "the MTU of {interface} is below {least}, too small for frames; raise it (`ip link set {interface} mtu 1500`)"
+            "the MTU of {interface} is below {least}, too small for frames; raise it, as by `ip link set {interface} mtu \
+             1500`"
         ));
     }
     if is(Errno::PERM) {
         return Failure::refused(format!(
-            "a rail over Ethernet ({interface}) takes the capability CAP_NET_RAW, which this process does not have: run \
-             it as root, put AmbientCapabilities=CAP_NET_RAW into its systemd unit, or grant it to the program with \
+            "a rail over Ethernet ({interface}) takes the capability CAP_NET_RAW, which this process lacks: run it as \
+             root, put AmbientCapabilities=CAP_NET_RAW into its systemd unit, or grant it to the program with \
              `setcap cap_net_raw=ep` and the path of causeway"
         ));
     }
