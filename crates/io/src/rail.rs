@@ -90,6 +90,9 @@ pub trait RailSocket: AsFd + Send {
     /// What was sent, received and refused so far.
     fn counters(&self) -> RailCounters;
 
+    /// Bytes of the largest frame that it sends and receives, whoever the peer is.
+    fn largest_frame(&self) -> usize;
+
     /// Bytes of the largest frame that reaches `peer` as a whole, as far as the kernel knows now.
     ///
     /// # Errors

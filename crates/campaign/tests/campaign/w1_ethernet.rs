@@ -16,10 +16,14 @@ const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(30);
 const BOTH: [&str; 4] = ["--listen", "eth:rail0", "--listen", "eth:rail1"];
 
-fn set_link(machine: &Machine, device: &str, state: &str) {
+fn ip(machine: &Machine, words: &[&str]) -> Command {
     let mut command = machine.command("ip");
-    command.args(["link", "set", device, state]);
-    run(command).unwrap();
+    command.args(words);
+    command
+}
+
+fn set_link(machine: &Machine, device: &str, state: &str) {
+    run(ip(machine, &["link", "set", device, state])).unwrap();
 }
 
 fn wait_rail(machine: &Machine, name: &str, rail: usize, state: &str) -> Result<Value, Error> {
@@ -68,6 +72,24 @@ fn w1_a_drive_over_two_ethernet_rails() {
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
 }
 
+/// What one end could send is more than the other one's interface takes.
+#[test]
+fn w1_the_smaller_mtu_is_that_of_both() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(2, 1).unwrap();
+    let [left, right] = mesh.machines() else { panic!("two machines") };
+    for (lender, borrower) in [(left, right), (right, left)] {
+        run(ip(left, &["link", "set", "rail0", "mtu", "9000"])).unwrap();
+        let lent = Lender::start(lender, &["ram:16M"], &BOTH[..2]).unwrap();
+        let borrowed = Borrower::start(borrower, &lent.lines[0], &[]).unwrap();
+        let load = Load::start(&borrowed.socket, Model::new(0, 4 * MIB, 1), 8).unwrap();
+        load.wait_done(200, LONG).unwrap();
+        let mut report = load.stop().unwrap();
+        assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
+        report.model.verify(&mut connect(&borrowed.socket).unwrap()).unwrap();
+    }
+}
+
 /// A borrower that cannot tell which interface leads to the lender, or may use none, goes where it can.
 #[test]
 fn w1_a_lender_on_ethernet_and_udp_is_reached_over_either() {
@@ -108,9 +130,7 @@ fn x_interfaces_that_cannot_be_used_are_refused_by_name() {
     };
     let unprivileged = ["setpriv", "--bounding-set=-net_raw", "--"];
     set_link(right, "rail1", "down");
-    let mut command = right.command("ip");
-    command.args(["link", "set", "rail0", "mtu", "1000"]);
-    run(command).unwrap();
+    run(ip(right, &["link", "set", "rail0", "mtu", "1000"])).unwrap();
     for (before, listen, exit, words) in [
         (&[][..], "eth:none", 3, "there is no interface none on this machine"),
         (&[], "eth:lo", 3, "lo is no Ethernet interface"),

@@ -7,12 +7,14 @@ use super::lenders::Lenders;
 use super::{Agent, LoanEnd, Rail};
 use crate::messages::{ToCard, ToRail};
 
-/// The largest frames are those of what is lent: whatever the borrower says. A borrowed loan has its routes.
-const CONFIG: RailConfig = RailConfig { max_frame: crate::rail::udp::MAX_DATAGRAM_BYTES };
-
 /// What a card is told of these rails, by id.
 pub(super) fn configs(rails: &[Rail]) -> node::Rails {
-    RailId::ALL.map(|id| rails.iter().any(|rail| rail.id == id).then_some(CONFIG))
+    RailId::ALL.map(|id| rails.iter().find(|rail| rail.id == id).map(config))
+}
+
+/// Frames may be as large as the socket takes. What a way to a lender takes is in its routes, and the borrower says it.
+fn config(rail: &Rail) -> RailConfig {
+    RailConfig { max_frame: rail.socket.largest_frame() }
 }
 
 /// The kernel splits what it is given for a rail.
@@ -53,7 +55,7 @@ impl Agent {
             go.iter().filter(|id| !come.iter().any(|rail| rail.id == **id)).copied().collect();
         let mut said = Vec::new();
         for rail in come {
-            let what = ToRail::Come { config: CONFIG, offload: is_offloaded(&rail) };
+            let what = ToRail::Come { config: config(&rail), offload: is_offloaded(&rail) };
             said.push(ToCard::Rail(rail.id, what));
             self.spec.rails.retain(|it| it.id != rail.id);
             // Another one of this id had its own faults.

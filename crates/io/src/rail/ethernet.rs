@@ -234,6 +234,10 @@ impl EthernetSocket {
         Ok(Self { fd, index, ends, features, counters, outgoing, incoming })
     }
 
+    fn mtu(&self) -> io::Result<u32> {
+        Ok(Interface::find(&self.interface().ok_or(Errno::NODEV)?)?.mtu)
+    }
+
     /// The name that its interface has now, if it is still there.
     #[must_use]
     pub fn interface(&self) -> Option<String> {
@@ -258,10 +262,13 @@ impl RailSocket for EthernetSocket {
         self.counters
     }
 
+    fn largest_frame(&self) -> usize {
+        self.mtu().unwrap_or(MIN_MTU) as usize
+    }
+
     fn max_frame(&self, peer: RailAddress) -> io::Result<usize> {
         let RailAddress::Ethernet(_) = peer else { return Err(Errno::AFNOSUPPORT.into()) };
-        let name = self.interface().ok_or(Errno::NODEV)?;
-        Ok(Interface::find(&name)?.mtu as usize)
+        Ok(self.mtu()? as usize)
     }
 
     fn send_batch(&mut self, datagrams: &[Datagram<'_>]) -> io::Result<usize> {

@@ -143,6 +143,10 @@ impl RailSocket for UdpSocket {
         self.counters
     }
 
+    fn largest_frame(&self) -> usize {
+        MAX_DATAGRAM_BYTES
+    }
+
     fn max_frame(&self, peer: RailAddress) -> io::Result<usize> {
         let RailAddress::Udp(peer) = peer else { return Err(Errno::AFNOSUPPORT.into()) };
         Ok(max_datagram_bytes(peer, self.path_mtu(peer)?))

@@ -71,6 +71,7 @@ fn in_a_network_of_its_own() {
     let (mut left, mut right) = (open("left"), open("right"));
     let (here, there) = (left.local(), right.local());
     assert_eq!((left.max_frame(there).unwrap(), right.max_frame(here).unwrap()), (9000, 1500));
+    assert_eq!((left.largest_frame(), right.largest_frame()), (9000, 1500));
     assert!(Interface::find("left").unwrap().is_running);
     assert_eq!(left.interface().as_deref(), Some("left"));
 
