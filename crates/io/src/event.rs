@@ -566,7 +566,7 @@ events! {
         {interface} up`)"
 
     /// A way to a lender is left out.
-    Warning "rail-unused" RailUnused { rail: String, why: String } => "a rail of the lender is not used here: {why}"
+    Warning "rail-unused" RailUnused { rail: String } [why: String] => "a rail of the lender is not used here: {why}"
 
     /// A slot has another socket or preset in the file, and waits for who uses it.
     Info "slot-changing" SlotChanging { slot: String, waits_for: String }
