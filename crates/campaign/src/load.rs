@@ -72,6 +72,19 @@ impl Load {
         })
     }
 
+    /// Waits for what is in flight, and reads again all that was written. It is an error where any request failed or
+    /// the connection was lost, or a byte is wrong.
+    pub fn stop_whole(self, socket: &Path) -> Result<Report, Error> {
+        let mut report = self.stop()?;
+        let Report { failed, failed_flushes, lost, .. } = &report;
+        if (*failed, *failed_flushes, lost) != (0, 0, &None) {
+            let what = format!("{failed} requests and {failed_flushes} flushes failed; lost: {lost:?}");
+            return Err(Error::unexpected(what));
+        }
+        report.model.verify(&mut connect(socket)?).map_err(Error::unexpected)?;
+        Ok(report)
+    }
+
     /// Waits for what is in flight, and reports. Wrong bytes are an error.
     pub fn stop(self) -> Result<Report, Error> {
         let ended = self.workload.stop().map_err(Error::unexpected)?;

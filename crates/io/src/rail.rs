@@ -10,6 +10,7 @@
 //! had taken but not used are lost, which is what a network may do at any time. Memory that two nodes of one machine
 //! share is no rail: frames are built where the peer reads them, and nothing is sent (`shm`).
 
+mod batch;
 pub mod ethernet;
 mod name;
 mod receive;
@@ -79,7 +80,7 @@ pub struct RailCounters {
     pub receive_errors: u64,
 }
 
-/// A socket that carries frames. Sizes are fixed at construction; no call allocates.
+/// A socket that carries frames. No call allocates.
 pub trait RailSocket: AsFd + Send {
     /// Where it receives.
     fn local(&self) -> RailAddress;
@@ -109,7 +110,8 @@ pub trait RailSocket: AsFd + Send {
     /// Only what makes the socket useless: `EBADF`, `ENOTSOCK`, `EFAULT`.
     fn send_batch(&mut self, datagrams: &[Datagram<'_>]) -> io::Result<usize>;
 
-    /// Takes at most `limit` datagrams that have arrived and gives each to `take` with its sender.
+    /// Takes at most `limit` datagrams that have arrived and gives each to `take` with its sender, but for those that
+    /// are counted as foreign or truncated.
     ///
     /// Datagrams beyond the limit that the kernel handed over together with others are kept for the next call, and
     /// [`Received::more`] says so: no readiness event will come for them.
@@ -123,7 +125,7 @@ pub trait RailSocket: AsFd + Send {
 /// Takes over a rail's socket that was opened in another process, with its options as they are.
 ///
 /// # Errors
-/// `ENOTSOCK` or `EINVAL` if this is no rail's socket; `ENODEV` if its interface is gone.
+/// `ENOTSOCK` or `EINVAL` if this is no rail's socket.
 pub fn take_over(fd: OwnedFd, offload: bool) -> io::Result<Box<dyn RailSocket>> {
     match sockopt::socket_domain(&fd)? {
         AddressFamily::PACKET => Ok(Box::new(ethernet::EthernetSocket::from_fd(fd)?)),

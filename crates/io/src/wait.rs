@@ -163,9 +163,9 @@ impl Waiter {
         self.spinning_since = None;
     }
 
-    /// Nothing was to be done at `now`: offers the processor to others, or, when that has gone on for long enough, sleeps until a
-    /// descriptor is ready or the time that `timeout` gives is over (`None`: no end). It is asked only then; a timeout
-    /// of zero never sleeps.
+    /// Nothing was to be done at `now`: offers the processor to others, or, when that has gone on for long enough,
+    /// sleeps until a descriptor is ready or the time that `timeout` gives is over (`None`: no end). It is asked only
+    /// then; a timeout of zero never sleeps.
     ///
     /// # Errors
     /// What epoll returned, except `EINTR`.

@@ -177,8 +177,8 @@ pub struct BorrowArgs {
     /// How frames are protected.
     #[command(flatten)]
     pub protection: ProtectionArgs,
-    /// Interface that leads to a lender on Ethernet, one for each address that begins with `eth:` [default: the one that
-    /// is up, if there is no other]
+    /// Interface that leads to a lender on Ethernet, one for each address that begins with `eth:` [default: the one
+    /// that is up, if there is no other]
     #[arg(long, value_name = "INTERFACE")]
     pub ethernet: Vec<String>,
     /// Do not share memory with a peer on this machine, but send it frames as to any other

@@ -3,7 +3,7 @@
 //! are counted, I/O goes on, and memory stays.
 
 use campaign::causeway::{Borrower, Lender, card, number, status, wait_standby};
-use campaign::load::{Load, Model, connect};
+use campaign::load::{Load, Model};
 use campaign::process::{anonymous_kib, family, poll_until};
 use campaign::relay::flood::GENERAL;
 use campaign::world::{Direction, Machine, World, WorldConfig};
@@ -60,9 +60,7 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
     let counted: u64 = left.iter().chain(&right).sum();
     assert!(counted > sent / 2, "{counted} of {sent} were counted");
 
-    let mut report = load.stop().unwrap();
-    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
+    load.stop_whole(&borrower.socket).unwrap();
     for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
         let status = status(machine, name).unwrap();
         assert_eq!(card(&status).unwrap().restarts, 0, "the card of {name} died of it");
@@ -113,9 +111,7 @@ fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
         assert!(*after < before + GROWTH_MAX_KIB, "process {pid} grew from {before} to {after} KiB");
     }
     assert_eq!(newcomer.process.terminate(LONG).unwrap(), 0);
-    let mut report = load.stop().unwrap();
-    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
+    load.stop_whole(&borrower.socket).unwrap();
     for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
         let status = status(machine, name).unwrap();
         assert_eq!(card(&status).unwrap().restarts, 0, "the card of {name} died of it");

@@ -4,7 +4,7 @@
 use campaign::causeway::{
     Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, borrow_command, kill_card, status,
 };
-use campaign::load::{Load, Model, connect};
+use campaign::load::{Load, Model};
 use campaign::process::{poll_until, run, run_to_end};
 use campaign::world::{Machine, Mesh};
 use campaign::{Error, gate, scale};
@@ -65,11 +65,29 @@ fn w1_a_drive_over_two_ethernet_rails() {
             ends.iter().for_each(|(machine, name)| drop(wait_rail(machine, name, rail, "up").unwrap()));
         }
     }
-    let mut report = load.stop().unwrap();
-    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
+    load.stop_whole(&borrower.socket).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+}
+
+/// An interface that is taken away costs its rail and nothing else, also when the card dies after it.
+#[test]
+fn w1_an_interface_that_goes_takes_no_card_with_it() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(2, 2).unwrap();
+    let [left, right] = mesh.machines() else { panic!("two machines") };
+    let lender = Lender::start(right, &["ram:16M"], &BOTH).unwrap();
+    let chosen = ["--ethernet", "rail0", "--ethernet", "rail1"];
+    let borrower = Borrower::start(left, &lender.lines[0], &chosen).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, 1), 8).unwrap();
+    load.wait_done(200, LONG).unwrap();
+    run(ip(left, &["link", "del", "rail1"])).unwrap();
+    for (machine, name) in [(left, "borrower"), (right, "lender")] {
+        load.wait_done(200, LONG).unwrap();
+        kill_card(machine, name, LONG).unwrap();
+        load.wait_done(200, LONG).unwrap();
+    }
+    load.stop_whole(&borrower.socket).unwrap();
 }
 
 /// What one end could send is more than the other one's interface takes.
@@ -84,10 +102,45 @@ fn w1_the_smaller_mtu_is_that_of_both() {
         let borrowed = Borrower::start(borrower, &lent.lines[0], &[]).unwrap();
         let load = Load::start(&borrowed.socket, Model::new(0, 4 * MIB, 1), 8).unwrap();
         load.wait_done(200, LONG).unwrap();
-        let mut report = load.stop().unwrap();
-        assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-        report.model.verify(&mut connect(&borrowed.socket).unwrap()).unwrap();
+        load.stop_whole(&borrowed.socket).unwrap();
     }
+}
+
+/// Others were promised larger frames: nothing changes, and no card dies of it.
+#[test]
+fn x_a_rail_of_smaller_frames_than_promised_is_refused_by_name() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(1, 1).unwrap();
+    let machine = &mesh.machines()[0];
+    let file = machine.dir().join("node.toml");
+    let config = |rails: &str| {
+        let text = format!(
+            "name = \"n\"\n[[rails]]\nname = \"u\"\nlisten = \"{}\"\n{rails}[[devices]]\nfunction = \"d\"\nsource = \
+             \"ram:1M\"\n",
+            machine.addresses()[0]
+        );
+        std::fs::write(&file, text).unwrap();
+    };
+    let reload = || {
+        let mut command = machine.command(binary().unwrap());
+        command.args(["reload", "--name", "n"]);
+        run_to_end(command, &machine.dir().join("logs"), "reload", START_TIMEOUT).unwrap()
+    };
+    config("");
+    let mut command = machine.command(binary().unwrap());
+    command.args(["node", "--config"]).arg(&file);
+    let mut node = machine.spawn("n", command).unwrap();
+    node.wait_line("its line", START_TIMEOUT, |line| line.starts_with("causeway://")).unwrap();
+    config("[[rails]]\nname = \"e\"\nethernet = \"rail0\"\n");
+    let outcome = reload();
+    assert_eq!(outcome.code, Some(3), "{outcome:?}");
+    assert!(outcome.stderr.contains("rail e takes smaller frames"), "{outcome:?}");
+    run(ip(machine, &["link", "set", "rail0", "mtu", "9000"])).unwrap();
+    let outcome = reload();
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(outcome.stdout.contains("rail e added"), "{outcome:?}");
+    assert_eq!(status(machine, "n").unwrap()["cards"][0]["generation"], 1);
+    assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
 }
 
 /// A borrower that cannot tell which interface leads to the lender, or may use none, goes where it can.

@@ -3,7 +3,7 @@
 
 use base::Impairment;
 use campaign::causeway::{Borrower, Lender, kill_card, status};
-use campaign::load::{Load, Model, connect};
+use campaign::load::{Load, Model};
 use campaign::process::poll_until;
 use campaign::relay::RelayStats;
 use campaign::world::{Direction, Machine, Side, World, WorldConfig};
@@ -67,9 +67,7 @@ fn w7_a_rail_pulled_costs_no_error_and_is_taken_up_again() {
         }
     }
     assert!(dropped(&world.relay().stats().unwrap()) > 10, "nothing was lost: the rails were not cut");
-    let mut report = load.stop().unwrap();
-    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
+    load.stop_whole(&borrower.socket).unwrap();
 }
 
 #[test]
@@ -99,9 +97,7 @@ fn w7_cards_killed_while_a_rail_is_cut_find_the_other_one() {
     let gap = load.take_longest_gap();
     scale::report(&format!("w7: cards killed while a rail is cut: longest gap {gap:?}"));
     assert!(gap < GAP_MAX * 2, "{gap:?} without a reply");
-    let mut report = load.stop().unwrap();
-    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
-    report.model.verify(&mut connect(&borrower.socket).unwrap()).unwrap();
+    load.stop_whole(&borrower.socket).unwrap();
 }
 
 /// What goes wrong between two nodes is said by each end, once, in words that name it, and once that it is over.

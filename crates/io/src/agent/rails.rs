@@ -23,6 +23,12 @@ pub(super) fn is_offloaded(rail: &Rail) -> bool {
 }
 
 impl Agent {
+    /// Whether what this rail carries is less than what the node's own rails carry, which others were promised.
+    pub fn is_too_small(&self, rail: &Rail) -> bool {
+        let present = self.spec.rails.iter().map(|rail| rail.socket.largest_frame());
+        CardConfig::max_payload([rail.socket.largest_frame()]) < CardConfig::max_payload(present)
+    }
+
     /// A borrowed function whose lender would be reached over this rail by smaller frames than those that the two nodes
     /// have agreed on.
     pub fn too_small_for(&self, rail: RailId) -> Option<&str> {

@@ -19,11 +19,11 @@ use std::str::FromStr;
 
 use node::group_of;
 use rustix::io::Errno;
-use rustix::net::sockopt;
 
+use super::batch::Batched;
 use super::name::{Envelope, HEAD_MAX, RawName, control_of};
-use super::receive::{ReceiveBatch, Received};
-use super::send::{Datagram, SendBatch, Sender, last_errno};
+use super::receive::Received;
+use super::send::{Datagram, last_errno};
 use super::{RailCounters, RailFeatures, RailOptions, RailSocket, enlarge_buffers};
 use crate::address::RailAddress;
 
@@ -165,13 +165,9 @@ fn ask(socket: &OwnedFd, name: &CStr, what: libc::c_ulong) -> io::Result<libc::i
 
 /// A packet socket with its batches.
 pub struct EthernetSocket {
-    fd: OwnedFd,
+    socket: Batched<Ends>,
+    /// The kernel's number for its interface; 0, which none has, where that was gone already.
     index: u32,
-    ends: Ends,
-    features: RailFeatures,
-    counters: RailCounters,
-    outgoing: SendBatch,
-    incoming: ReceiveBatch,
 }
 
 impl EthernetSocket {
@@ -209,10 +205,11 @@ impl EthernetSocket {
         Self::from_fd(fd)
     }
 
-    /// Takes over a socket made by [`EthernetSocket::open`] in another process.
+    /// Takes over a socket made by [`EthernetSocket::open`] in another process. One whose interface is gone leads
+    /// nowhere: the kernel refuses what is sent.
     ///
     /// # Errors
-    /// `EINVAL`: it is no such socket. `ENODEV`: its interface is gone.
+    /// `ENOTSOCK`: it is no socket.
     pub(super) fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let mut at = link_address();
         let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -220,18 +217,10 @@ impl EthernetSocket {
         if unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut at).cast(), &mut len) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let index = u32::try_from(at.sll_ifindex).ok().filter(|index| *index > 0).ok_or(Errno::NODEV)?;
-        let mac = at.sll_addr.first_chunk().filter(|_| at.sll_halen == 6).ok_or(Errno::NODEV)?;
+        let index = u32::try_from(at.sll_ifindex).unwrap_or(0);
+        let own = at.sll_addr.first_chunk().filter(|_| at.sll_halen == 6).copied().unwrap_or_default();
         rustix::io::ioctl_fionbio(&fd, true)?;
-        let features = RailFeatures {
-            receive_buffer_bytes: sockopt::socket_recv_buffer_size(&fd)?,
-            send_buffer_bytes: sockopt::socket_send_buffer_size(&fd)?,
-            gso: false,
-            gro: false,
-        };
-        let (outgoing, incoming) = (SendBatch::new(), ReceiveBatch::new());
-        let (ends, counters) = (Ends { own: Mac(*mac) }, RailCounters::default());
-        Ok(Self { fd, index, ends, features, counters, outgoing, incoming })
+        Ok(Self { socket: Batched::new(fd, Ends { own: Mac(own) }, false, false)?, index })
     }
 
     fn mtu(&self) -> io::Result<u32> {
@@ -251,15 +240,15 @@ impl EthernetSocket {
 
 impl RailSocket for EthernetSocket {
     fn local(&self) -> RailAddress {
-        RailAddress::Ethernet(self.ends.own)
+        RailAddress::Ethernet(self.socket.envelope.own)
     }
 
     fn features(&self) -> RailFeatures {
-        self.features
+        self.socket.features
     }
 
     fn counters(&self) -> RailCounters {
-        self.counters
+        self.socket.counters
     }
 
     fn largest_frame(&self) -> usize {
@@ -272,14 +261,7 @@ impl RailSocket for EthernetSocket {
     }
 
     fn send_batch(&mut self, datagrams: &[Datagram<'_>]) -> io::Result<usize> {
-        let mut sender = Sender {
-            fd: self.fd.as_raw_fd(),
-            envelope: &self.ends,
-            batch: &mut self.outgoing,
-            gso: &mut self.features.gso,
-            counters: &mut self.counters,
-        };
-        sender.send(datagrams)
+        self.socket.send(datagrams)
     }
 
     fn receive(
@@ -287,13 +269,13 @@ impl RailSocket for EthernetSocket {
         limit: usize,
         take: &mut dyn FnMut(RailAddress, &mut [u8]),
     ) -> io::Result<Received> {
-        self.incoming.receive(self.fd.as_raw_fd(), &self.ends, &mut self.counters, limit, take)
+        self.socket.receive(limit, take)
     }
 }
 
 impl AsFd for EthernetSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.socket.as_fd()
     }
 }
 

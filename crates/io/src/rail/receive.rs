@@ -74,37 +74,39 @@ impl ReceiveBatch {
         limit: usize,
         take: &mut dyn FnMut(RailAddress, &mut [u8]),
     ) -> io::Result<Received> {
-        let (mut given, mut errors) = (0, 0);
+        let before = counters.received;
+        let given = |counters: &RailCounters| (counters.received - before) as usize;
+        let (mut taken, mut errors) = (0, 0);
         loop {
-            given += self.hand_out(envelope, counters, limit - given, take);
-            if given == limit {
-                return Ok(Received { datagrams: given, more: true });
+            taken += self.hand_out(envelope, counters, limit - taken, take);
+            if taken == limit {
+                return Ok(Received { datagrams: given(counters), more: true });
             }
             // Later messages may hold up to MAX_SEGMENTS datagrams each; asking for few keeps little back.
-            let most = (limit - given).div_ceil(MAX_SEGMENTS).max(MOST_ASKED).min(limit - given);
+            let most = (limit - taken).div_ceil(MAX_SEGMENTS).max(MOST_ASKED).min(limit - taken);
             let messages = self.asked.min(most).min(MAX_MESSAGES);
             match self.take_messages(fd, messages) {
                 Ok(filled) => {
                     (self.filled, self.message, self.offset) = (filled, 0, 0);
                     self.asked = if filled < messages { filled } else { self.asked * 2 }.clamp(1, MOST_ASKED);
                     if filled < messages || messages == 1 {
-                        given += self.hand_out(envelope, counters, limit - given, take);
+                        self.hand_out(envelope, counters, limit - taken, take);
                         return Ok(Received {
-                            datagrams: given,
+                            datagrams: given(counters),
                             more: filled == messages || self.has_left(),
                         });
                     }
                 }
                 Err(Errno::AGAIN) => {
                     self.asked = (self.asked / 2).max(1);
-                    return Ok(Received { datagrams: given, more: false });
+                    return Ok(Received { datagrams: given(counters), more: false });
                 }
                 Err(error) if is_fatal(error) => return Err(error.into()),
                 Err(error) => {
                     counters.receive_errors += u64::from(error != Errno::INTR);
                     errors += 1;
                     if errors == MAX_ERRORS_PER_CALL {
-                        return Ok(Received { datagrams: given, more: true });
+                        return Ok(Received { datagrams: given(counters), more: true });
                     }
                 }
             }
@@ -116,7 +118,7 @@ impl ReceiveBatch {
         self.message < self.filled
     }
 
-    /// Gives out at most `limit` datagrams of what the kernel has filled.
+    /// Gives out what the kernel has filled, at most `limit` datagrams with those that are dropped; how many.
     fn hand_out(
         &mut self,
         envelope: &impl Envelope,
@@ -124,8 +126,8 @@ impl ReceiveBatch {
         limit: usize,
         take: &mut dyn FnMut(RailAddress, &mut [u8]),
     ) -> usize {
-        let mut given = 0;
-        while self.has_left() {
+        let mut taken = 0;
+        while self.has_left() && taken < limit {
             let header = &self.messages[self.message].msg_hdr;
             let bytes = (self.messages[self.message].msg_len as usize).min(BUFFER_BYTES);
             let buffer = &mut self.buffers[self.message * BUFFER_BYTES..][..bytes];
@@ -134,17 +136,18 @@ impl ReceiveBatch {
             let Some((from, buffer)) = opened else {
                 *(if is_whole { &mut counters.foreign } else { &mut counters.truncated }) += 1;
                 self.message += 1;
+                taken += 1;
                 continue;
             };
             let bytes = buffer.len();
             let segment = segment_size(header).unwrap_or(bytes).max(1);
             loop {
-                if given == limit {
-                    return given;
+                if taken == limit {
+                    return taken;
                 }
                 let end = self.offset.saturating_add(segment).min(bytes);
                 take(from, &mut buffer[self.offset..end]);
-                given += 1;
+                taken += 1;
                 counters.received += 1;
                 self.offset = end;
                 if end == bytes {
@@ -153,7 +156,7 @@ impl ReceiveBatch {
             }
             (self.message, self.offset) = (self.message + 1, 0);
         }
-        given
+        taken
     }
 
     fn take_messages(&mut self, fd: RawFd, count: usize) -> Result<usize, Errno> {

@@ -13,9 +13,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use super::batch::Batched;
 use super::name::{Envelope, HEAD_MAX, RawName};
-use super::receive::{ReceiveBatch, Received};
-use super::send::{Datagram, SendBatch, Sender};
+use super::receive::Received;
+use super::send::Datagram;
 use super::{RailCounters, RailFeatures, RailOptions, RailSocket, enlarge_buffers};
 use crate::address::RailAddress;
 
@@ -30,14 +31,10 @@ pub const IPV4_UDP_HEADER_BYTES: u32 = 28;
 /// Bytes of an IPv6 and a UDP header.
 pub const IPV6_UDP_HEADER_BYTES: u32 = 48;
 
-/// A bound UDP socket with its batches. Sizes are fixed at construction; no call allocates.
+/// A bound UDP socket with its batches.
 pub struct UdpSocket {
-    fd: OwnedFd,
+    socket: Batched<Names>,
     local: SocketAddr,
-    features: RailFeatures,
-    counters: RailCounters,
-    outgoing: SendBatch,
-    incoming: ReceiveBatch,
 }
 
 /// The kernel knows everybody by name, and adds what else there is.
@@ -100,14 +97,9 @@ impl UdpSocket {
 
     fn adopt(fd: OwnedFd, offload: bool) -> io::Result<Self> {
         let local = SocketAddr::try_from(rustix::net::getsockname(&fd)?).map_err(|_| Errno::INVAL)?;
-        let features = RailFeatures {
-            receive_buffer_bytes: sockopt::socket_recv_buffer_size(&fd)?,
-            send_buffer_bytes: sockopt::socket_send_buffer_size(&fd)?,
-            gso: offload && udp_option(fd.as_fd(), libc::UDP_SEGMENT).is_ok(),
-            gro: udp_option(fd.as_fd(), libc::UDP_GRO).is_ok_and(|on| on != 0),
-        };
-        let (outgoing, incoming) = (SendBatch::new(), ReceiveBatch::new());
-        Ok(Self { fd, local, features, counters: RailCounters::default(), outgoing, incoming })
+        let gso = offload && udp_option(fd.as_fd(), libc::UDP_SEGMENT).is_ok();
+        let gro = udp_option(fd.as_fd(), libc::UDP_GRO).is_ok_and(|on| on != 0);
+        Ok(Self { socket: Batched::new(fd, Names, gso, gro)?, local })
     }
 
     /// The address the socket is bound to, with the port the system chose.
@@ -136,11 +128,11 @@ impl RailSocket for UdpSocket {
     }
 
     fn features(&self) -> RailFeatures {
-        self.features
+        self.socket.features
     }
 
     fn counters(&self) -> RailCounters {
-        self.counters
+        self.socket.counters
     }
 
     fn largest_frame(&self) -> usize {
@@ -153,14 +145,7 @@ impl RailSocket for UdpSocket {
     }
 
     fn send_batch(&mut self, datagrams: &[Datagram<'_>]) -> io::Result<usize> {
-        let mut sender = Sender {
-            fd: self.fd.as_raw_fd(),
-            envelope: &Names,
-            batch: &mut self.outgoing,
-            gso: &mut self.features.gso,
-            counters: &mut self.counters,
-        };
-        sender.send(datagrams)
+        self.socket.send(datagrams)
     }
 
     fn receive(
@@ -168,13 +153,13 @@ impl RailSocket for UdpSocket {
         limit: usize,
         take: &mut dyn FnMut(RailAddress, &mut [u8]),
     ) -> io::Result<Received> {
-        self.incoming.receive(self.fd.as_raw_fd(), &Names, &mut self.counters, limit, take)
+        self.socket.receive(limit, take)
     }
 }
 
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.socket.as_fd()
     }
 }
 

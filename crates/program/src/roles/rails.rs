@@ -314,8 +314,8 @@ fn unopened(interface: &str, error: &std::io::Error) -> Failure {
     if is(Errno::MSGSIZE) {
         let least = ethernet::MIN_MTU;
         return Failure::refused(format!(
-            "the MTU of {interface} is below {least}, too small for frames; raise it, as by `ip link set {interface} mtu \
-             1500`"
+            "the MTU of {interface} is below {least}, too small for frames; raise it, as by `ip link set {interface} \
+             mtu 1500`"
         ));
     }
     if is(Errno::PERM) {

@@ -290,6 +290,13 @@ fn rails_of(changes: &[Change], node: &Node) -> Result<(Vec<agent::Rail>, Vec<Ra
     let bound =
         if come.is_empty() { Vec::new() } else { rails::listen_more(&come, &stay, &gone, &node.state)? };
     for rail in &bound {
+        if node.agent.is_too_small(rail) {
+            return Err(Failure::refused(format!(
+                "rail {} takes smaller frames than those that this node has promised to others over the rails it runs \
+                 with: give its interface a larger MTU (8192 or more), or restart the node with it",
+                rail.name
+            )));
+        }
         if let Some(function) = node.agent.too_small_for(rail.id) {
             return Err(Failure::refused(format!(
                 "rail {} takes smaller frames to the lender of {function} than the two nodes have agreed on: give it a \
