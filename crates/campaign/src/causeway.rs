@@ -301,16 +301,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Connects to the node `name` in `machine`.
-    pub fn new(machine: &Machine, name: &str) -> Result<Self, Error> {
+    /// Of the node `name` in `machine`.
+    pub fn new(machine: &Machine, name: &str) -> Self {
         let socket = machine.dir().join("run/causeway").join(format!("{name}.sock"));
-        let control = ControlClient::connect(&socket);
-        let control = control.map_err(|error| Error::unexpected(format!("{name}: {error}")))?;
-        Ok(Self { name: name.to_owned(), control })
+        Self { name: name.to_owned(), control: ControlClient::new(&socket) }
     }
 
     /// The node's status.
-    pub fn status(&mut self) -> Result<Status, Error> {
+    pub fn status(&self) -> Result<Status, Error> {
         let wrong =
             |what: String| Error::unexpected(format!("{} answered its status with {what}", self.name));
         match self.control.call(&Request::Status) {
@@ -321,23 +319,23 @@ impl Watch {
     }
 
     /// The first card.
-    pub fn card(&mut self) -> Result<CardStatus, Error> {
+    pub fn card(&self) -> Result<CardStatus, Error> {
         let card = self.status()?.cards.into_iter().next();
         card.ok_or_else(|| Error::unexpected(format!("the status of {} has no card", self.name)))
     }
 
     /// Waits for a card of a later generation than `generation` that has a process.
-    pub fn successor(&mut self, generation: u64, timeout: Duration) -> Result<CardStatus, Error> {
+    pub fn successor(&self, generation: u64, timeout: Duration) -> Result<CardStatus, Error> {
         self.wait(generation, timeout, |card| card.pid.is_some())
     }
 
     /// Waits until a card of a later generation than `generation` serves.
-    pub fn recovered(&mut self, generation: u64, timeout: Duration) -> Result<CardStatus, Error> {
+    pub fn recovered(&self, generation: u64, timeout: Duration) -> Result<CardStatus, Error> {
         self.wait(generation, timeout, |card| card.state == "running")
     }
 
     fn wait(
-        &mut self,
+        &self,
         generation: u64,
         timeout: Duration,
         is_there: impl Fn(&CardStatus) -> bool,

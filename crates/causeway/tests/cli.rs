@@ -194,7 +194,7 @@ fn failures_are_json_lines_where_the_log_is() {
     assert!(line["message"].as_str().unwrap().contains("no node is running here"));
 }
 
-/// A node that answers every request of every client with the same line.
+/// Nodes that answer a request of every client with the same bytes.
 fn with_nodes(names: &[&str], answer: &'static str, arguments: &[&str]) -> Ended {
     let folder = tempfile::tempdir().unwrap();
     let sockets = folder.path().join("causeway");
@@ -204,7 +204,8 @@ fn with_nodes(names: &[&str], answer: &'static str, arguments: &[&str]) -> Ended
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let mut client = BufReader::new(client.unwrap());
-                if client.read_line(&mut String::new()).is_ok_and(|count| count > 0) {
+                // To the end of its body.
+                if client.read_until(b'}', &mut Vec::new()).is_ok_and(|count| count > 0) {
                     client.get_mut().write_all(answer.as_bytes()).unwrap();
                 }
             }
@@ -213,8 +214,8 @@ fn with_nodes(names: &[&str], answer: &'static str, arguments: &[&str]) -> Ended
     ended(causeway(folder.path(), arguments).output().unwrap())
 }
 
-const ANSWER: &str =
-    "{\"response\":\"status\",\"status\":{\"version\":1,\"node\":{\"name\":\"disk\",\"pid\":5}}}\n";
+const ANSWER: &str = "HTTP/1.1 200 OK\r\n\r\n\
+    {\"response\":\"status\",\"status\":{\"version\":1,\"node\":{\"name\":\"disk\",\"pid\":5}}}\n";
 
 #[test]
 fn status_asks_the_only_node_or_the_one_named() {

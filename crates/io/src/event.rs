@@ -177,9 +177,6 @@ events! {
     /// Clients of edges wait.
     Warning "clients-waiting" ClientsWaiting { error: String, again_in_s: f64 } => "clients cannot be accepted for now"
 
-    /// Nobody asks for metrics any more.
-    Warning "metrics-ended" MetricsEnded { error: String } => "metrics are not served any more"
-
     // Memory shared with other nodes of this machine.
 
     /// This node shares none.

@@ -1,12 +1,14 @@
 //! The control socket: how other commands on this machine reach a running node.
 //!
-//! A Unix stream socket, one JSON object a line in each direction, answers in the order of the requests. The node
-//! serves it from the loop it has anyway ([`ControlServer`], never blocking); the other side blocks with a time
+//! A Unix stream socket that speaks HTTP/1.1: a [`Request`] is posted, a [`Response`] comes back, both as JSON, and
+//! events come as lines; the routes stand in `server/routes.rs`. The same server has `/metrics` and `/healthz` on
+//! localhost. The node's loop answers in its turn and never waits ([`ControlServer`]); the other side waits with a time
 //! limit ([`ControlClient`]). Who may connect is decided by the folder, which belongs to the node's user alone.
 
 mod client;
 mod place;
 mod server;
+mod socket;
 
 use std::io;
 use std::path::PathBuf;
@@ -14,21 +16,17 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::events::Record;
 use crate::exit::{Exit, Failure};
 use crate::reload::ReloadReport;
 use crate::status::{Map, Status};
-pub use client::{ControlClient, find, running};
+pub use client::{ControlClient, Events, find, running};
 pub use place::{runtime_dir, socket_path};
 pub use server::{CLIENTS_MAX, ControlServer, FOLLOWERS_MAX};
 
-/// Longest request line, in bytes, without its newline.
+/// Longest request, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 4096;
 /// Longest answer, in bytes: far more than the largest status.
 pub const RESPONSE_BYTES_MAX: usize = 4 << 20;
-
-/// How the refusal of a request begins that a node does not know.
-const UNKNOWN: &str = "no request: ";
 
 /// What a node can be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,12 +76,6 @@ pub enum Request {
         /// Say what has changed there, and do nothing.
         #[serde(default)]
         dry_run: bool,
-    },
-    /// What has happened in it: several answers, the last of which is [`Response::Done`].
-    Events {
-        /// There is no last one: what happens from now on follows, as long as the connection lasts.
-        #[serde(default)]
-        follow: bool,
     },
     /// End in order, as on SIGTERM.
     Stop,
@@ -169,11 +161,6 @@ pub enum Response {
     Slot {
         /// How it is doing.
         slot: SlotReport,
-    },
-    /// To [`Request::Events`]: some of them.
-    Events {
-        /// In their order.
-        events: Vec<Record>,
     },
     /// Done as asked.
     Done,
@@ -264,7 +251,13 @@ pub enum ControlError {
         /// The name.
         name: String,
     },
-    /// A node that was followed says nothing more.
+    /// A node does not say what it is asked for.
+    #[error("the node refused: {why}")]
+    Refused {
+        /// Why.
+        why: String,
+    },
+    /// A node that was followed, or asked just then, says nothing more.
     #[error("the node {name} has ended")]
     Ended {
         /// The name.

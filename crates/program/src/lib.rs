@@ -1,8 +1,8 @@
 //! What runs a node: command line, configuration, state on disk, control socket, status.
 //!
 //! What people and scripts touch is here: [`cli`] (commands and arguments), [`line`](mod@line) (the loan line),
-//! [`config`] (`NODE.toml`), [`state_dir`] (what a node keeps), [`control`] (the socket other commands reach a node
-//! by), [`status`] (what it answers), [`events`] (what has happened in it), [`exit`] (how a command ends), `logging`.
+//! [`config`] (`NODE.toml`), [`state_dir`] (what a node keeps), [`control`] (the server that other commands reach a
+//! node by), [`status`] (what it answers), [`events`] (what has happened in it), [`exit`] (how a command ends), `logging`.
 //! [`roles`] runs the nodes themselves.
 //!
 //! The binary, in `crates/causeway`, joins its commands with those of the laboratory, `crates/lab`. Nothing here knows
@@ -15,7 +15,6 @@ mod edge;
 pub mod events;
 pub mod exit;
 pub mod halt;
-pub mod http;
 pub mod line;
 mod logging;
 pub mod qemu_args;

@@ -41,7 +41,7 @@ impl Victim {
     }
 
     /// What the node has counted so far, for whoever wants to know what a long gap was spent on.
-    fn counted(&mut self) -> Result<String, Error> {
+    fn counted(&self) -> Result<String, Error> {
         let status = self.watch.status()?;
         let channel = status.channels.first().map(|channel| channel.retransmissions).unwrap_or_default();
         let counters = status.counters.all();
@@ -145,8 +145,8 @@ fn kill_series(name: &str, world: &World, beside: &Machine, wanted: u32) {
     load.wait_done(500, RECOVERY_TIMEOUT).unwrap();
 
     let mut random = Random::new(seed);
-    let mut of_borrower = Victim::new(Watch::new(beside, "borrower").unwrap());
-    let mut of_lender = Victim::new(Watch::new(world.right(), "lender").unwrap());
+    let mut of_borrower = Victim::new(Watch::new(beside, "borrower"));
+    let mut of_lender = Victim::new(Watch::new(world.right(), "lender"));
     wait_shared([&mut of_borrower, &mut of_lender], are_neighbours);
     let mut gaps: [Vec<f64>; 3] = Default::default();
     let mut blows = 0;

@@ -97,14 +97,14 @@ fn w2_sixteen_functions_under_load_survive_kills_of_both_cards() {
         .zip(&sockets)
         .map(|(index, socket)| Load::start(socket, Model::new(0, MIB, seed + index), 2).unwrap())
         .collect();
-    let mut watches = [(world.right(), "lender"), (world.left(), "borrower")]
-        .map(|(it, name)| Watch::new(it, name).unwrap());
+    let watches =
+        [(world.right(), "lender"), (world.left(), "borrower")].map(|(it, name)| Watch::new(it, name));
     let mut recoveries = Vec::new();
     for round in 0..scale::kills(8) {
         for load in &loads {
             load.wait_done(10, PATIENCE).unwrap();
         }
-        let watch = &mut watches[round as usize % 2];
+        let watch = &watches[round as usize % 2];
         let before = watch.card().unwrap();
         campaign::process::kill(before.pid.unwrap()).unwrap();
         let after = watch.recovered(before.generation, PATIENCE).unwrap();

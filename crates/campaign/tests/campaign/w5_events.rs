@@ -7,6 +7,7 @@ use campaign::causeway::{
 use campaign::load::{Load, Model};
 use campaign::process::{Process, poll_until, run, run_to_end, signal};
 use campaign::world::{Machine, World, WorldConfig};
+use program::control::{ControlClient, Request, Response};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -128,16 +129,15 @@ fn w5_a_follower_that_never_reads_costs_nothing() {
     let socket = machine.dir().join("run/causeway/lender.sock");
     let deaf = || {
         let mut stream = UnixStream::connect(&socket).unwrap();
-        stream.write_all(b"{\"request\":\"events\",\"follow\":true}\n").unwrap();
+        stream.write_all(b"GET /events?follow=true HTTP/1.1\r\nHost: lender\r\n\r\n").unwrap();
         stream
     };
     let mut followers: Vec<_> = (0..8).map(|_| deaf()).collect();
     poll_until("a refusal of the ninth", SOON, || {
-        let mut line = String::new();
-        let mut ninth = BufReader::new(deaf());
-        ninth.get_ref().set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        let _ = ninth.read_line(&mut line);
-        Ok(line.contains("8 programs follow").then_some(()))
+        let ninth = deaf();
+        ninth.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let mut lines = BufReader::new(ninth).lines().map_while(Result::ok);
+        Ok(lines.any(|line| line.contains("8 programs follow")).then_some(()))
     })
     .unwrap();
     let memory = || {
@@ -147,19 +147,16 @@ fn w5_a_follower_that_never_reads_costs_nothing() {
     };
     // Each change of a limit is an event: many times what a ring and the sockets hold.
     let function = lender.lines[0].rsplit_once('/').unwrap().1.to_owned();
-    let change = |control: &mut BufReader<UnixStream>, times: u64| {
+    let control = ControlClient::new(&socket);
+    let change = |times: u64| {
         for iops in 1..=times {
-            let request = format!("{{\"request\":\"limit\",\"function\":\"{function}\",\"iops\":{iops}}}\n");
-            control.get_mut().write_all(request.as_bytes()).unwrap();
-            let mut line = String::new();
-            control.read_line(&mut line).unwrap();
-            assert!(line.contains("done"), "{line}");
+            let limit = Request::Limit { function: function.clone(), iops: Some(iops), bytes_per_s: None };
+            assert_eq!(control.call(&limit).unwrap(), Response::Done);
         }
     };
-    let mut control = BufReader::new(UnixStream::connect(&socket).unwrap());
-    change(&mut control, 6_000);
+    change(6_000);
     let before = memory();
-    change(&mut control, 6_000);
+    change(6_000);
     let after = memory();
     assert!(after < before + MIB, "{before} bytes, then {after}");
     // The node is as quick as ever, and who reads at last is told what he has missed.

@@ -221,7 +221,7 @@ impl Node {
 
     /// How it is doing.
     pub(crate) fn status(&self) -> Result<Status, Failure> {
-        match ControlClient::connect(&self.control)?.call(&Request::Status)? {
+        match ControlClient::new(&self.control).call(&Request::Status)? {
             Response::Status { status } => Ok(*status),
             other => Err(self.failure(format_args!("answers {other:?} when asked for its status"))),
         }
@@ -229,7 +229,7 @@ impl Node {
 
     /// Attaches a function to a slot, or takes out what is there (`line` is `None`), and waits until that is done.
     pub(crate) fn set_slot(&self, slot: &str, line: Option<&str>) -> Result<(), Failure> {
-        let mut control = ControlClient::connect(&self.control)?;
+        let control = ControlClient::new(&self.control);
         let slot = slot.to_owned();
         let (request, wanted) = match line {
             Some(line) => {
@@ -253,7 +253,7 @@ impl Node {
 
     /// Has a rail treated badly, or well again.
     pub(crate) fn impair(&self, impairment: Impairment) -> Result<(), Failure> {
-        match ControlClient::connect(&self.control)?.call(&Request::Impair(impairment))? {
+        match ControlClient::new(&self.control).call(&Request::Impair(impairment))? {
             Response::Done => Ok(()),
             Response::Refused { why } => Err(self.failure(format_args!("refuses to impair a rail: {why}"))),
             other => Err(self.failure(format_args!("answers {other:?} when asked to impair a rail"))),

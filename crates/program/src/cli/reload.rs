@@ -5,12 +5,12 @@ use crate::control::{ControlError, Request, Response, find, runtime_dir};
 use crate::exit::Failure;
 
 pub(super) fn run(args: &ReloadArgs) -> Result<(), Failure> {
-    let mut client = find(&runtime_dir(), args.name.as_ref())?;
+    let client = find(&runtime_dir(), args.name.as_ref())?;
     let report = match client.call(&Request::Reload { dry_run: args.dry_run })? {
         Response::Reload { report } => report,
         Response::Refused { why } => return Err(Failure::refused(why)),
         _ => {
-            let (name, why) = (client.name().to_owned(), "something else".to_owned());
+            let (name, why) = (client.name(), "something else".to_owned());
             return Err(ControlError::Answer { name, why }.into());
         }
     };

@@ -121,7 +121,7 @@ fn node(args: &NodeArgs) -> Result<(), Failure> {
 }
 
 fn ask_status(name: Option<&NodeName>) -> Result<Box<Status>, Failure> {
-    let mut client = find(&runtime_dir(), name)?;
+    let client = find(&runtime_dir(), name)?;
     match client.call(&Request::Status)? {
         Response::Status { status } => Ok(status),
         Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
@@ -200,7 +200,7 @@ fn limit(args: &LimitArgs) -> Result<(), Failure> {
 
 /// Asks a node for something that it does or refuses.
 fn order(name: Option<&NodeName>, request: &Request) -> Result<(), Failure> {
-    let mut client = find(&runtime_dir(), name)?;
+    let client = find(&runtime_dir(), name)?;
     match client.call(request)? {
         Response::Done => Ok(()),
         Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),

@@ -1,7 +1,7 @@
 //! What has happened in a node: the newest events, for `causeway events`.
 //!
 //! A node says each [`io::event::Event`] once, to its log. [`Recent`] listens to that log and keeps the newest events,
-//! whatever level of it is shown; the control socket reads them from there ([`Ring::read`]). A follower has no queue of
+//! whatever level of it is shown; the control server reads them from there ([`Ring::read`]). A follower has no queue of
 //! its own: it has read up to some number, and the ring is what waits for it. So one that does not read costs nothing
 //! and holds nobody up; it is told how many it has missed.
 
@@ -13,6 +13,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tracing::Subscriber;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::Layer;
@@ -29,7 +31,13 @@ const TEXT_BYTES_MAX: usize = 2048;
 
 /// The newest events of this process. Copies are of the same ones.
 #[derive(Debug, Clone, Default)]
-pub struct Recent(Arc<Mutex<Ring>>);
+pub struct Recent(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    ring: Mutex<Ring>,
+    said: Notify,
+}
 
 impl Recent {
     /// Those of this process; an empty place of its own where no log was started.
@@ -40,7 +48,12 @@ impl Recent {
     /// The events, held only as long as it takes to copy some.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Ring> {
         // Whoever panicked while it had them has left them whole: each change is one call.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for an event that is said after this call.
+    pub(crate) fn said(&self) -> Notified<'_> {
+        self.0.said.notified()
     }
 }
 
@@ -63,6 +76,7 @@ impl<S: Subscriber> Layer<S> for Recent {
             message,
             values,
         });
+        self.0.said.notify_waiters();
     }
 }
 

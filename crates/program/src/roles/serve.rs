@@ -1,4 +1,4 @@
-//! A running node: its agent, its control socket and its signals.
+//! A running node: its agent, its control server and its signals.
 
 mod ending;
 mod kept;
@@ -9,6 +9,7 @@ mod start;
 mod tell;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,6 @@ use super::{borrow, lend, report};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, socket_path};
 use crate::exit::Failure;
-use crate::http::HttpServer;
 use crate::line::FunctionName;
 use crate::state_dir::StateDir;
 pub(super) use reload::Reload;
@@ -67,7 +67,7 @@ pub(super) struct Nothing;
 
 impl Observer for Nothing {}
 
-/// The control socket of a node of this name; refused if one is running.
+/// The control server of a node of this name; refused if one is running.
 pub(super) fn control_socket(name: &NodeName) -> Result<ControlServer, Failure> {
     ControlServer::new(&socket_path(name)).map_err(Failure::refused)
 }
@@ -84,7 +84,8 @@ pub(super) struct Node {
     hangups: Option<Hangups>,
     /// By drive: what stands for its layout there.
     layouts: Vec<(FunctionName, u64)>,
-    http: HttpServer,
+    /// Where its metrics are.
+    http: SocketAddr,
     signals: Signals,
     ending: Ending,
     /// Loans that were given back, by place: in which life of it.
@@ -141,12 +142,11 @@ impl Node {
                 self.fail(observer.overdue(self.has_met()));
             }
             if self.ending.is_over(self.has_returned_all()) {
-                return self.end(&mut control, observer);
+                return self.end(observer);
             }
             self.said.handle_timeout();
             self.look_for_trouble();
             self.explain_end();
-            control.publish();
         }
     }
 
@@ -240,15 +240,13 @@ impl Node {
     }
 
     /// What was lent is made durable; dropping the agent ends the card.
-    fn end(mut self, control: &mut ControlServer, observer: &dyn Observer) -> Result<(), Failure> {
+    fn end(mut self, observer: &dyn Observer) -> Result<(), Failure> {
         if let Err(error) = self.signals.end_when_asked_again() {
             Event::SignalsUnheard { error: error.to_string() }.say();
         }
         self.keep_tenancies();
         self.said.conclude();
         let unsynced = self.conclude_drives();
-        // Who does not read at once has missed the end.
-        control.publish();
         if let Some(failure) = unsynced {
             return Err(failure);
         }

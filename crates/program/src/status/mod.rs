@@ -4,6 +4,7 @@
 //! may know one that an older `causeway status` does not. A missing key reads as empty for the same reason.
 
 mod map;
+mod metrics;
 mod render;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use map::{Map, MapDomain, MapGrant, MapRange, MapWindow, render as render_map};
+pub(crate) use metrics::{METRICS_TYPE, render_metrics};
 pub use render::render;
 pub(crate) use render::{age, shown};
 

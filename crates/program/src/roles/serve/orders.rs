@@ -32,7 +32,7 @@ impl Node {
                 let leaving = report::Leaving { loans, devices };
                 let view = self.agent.view();
                 let is_shared = |node| self.said.is_shared(node);
-                let status = report::status(&view, self.http.address(), &self.domains, &leaving, &is_shared);
+                let status = report::status(&view, self.http, &self.domains, &leaving, &is_shared);
                 Response::Status { status: Box::new(status) }
             }
             Request::Map => Response::Map { map: Box::new(map::map(&agent.view(), domains)) },
@@ -42,8 +42,6 @@ impl Node {
             Request::Reload { dry_run } => {
                 Response::Reload { report: Box::new(self.reload(*dry_run, observer)) }
             }
-            // Its own server answers that.
-            Request::Events { .. } => Response::Done,
             Request::Stop => {
                 *stop = true;
                 Response::Done

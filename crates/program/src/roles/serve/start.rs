@@ -16,7 +16,6 @@ use super::{Node, Reload};
 use crate::cli::NodeName;
 use crate::control::ControlServer;
 use crate::exit::Failure;
-use crate::http::HttpServer;
 use crate::state_dir::StateDir;
 
 /// What a node is made of.
@@ -83,7 +82,6 @@ impl Node {
         let hangup = if reload.is_some() { Hangup::Reloads } else { Hangup::Ends };
         let signals = Signals::listen(hangup).map_err(unheard)?;
         let hangups = reload.as_ref().map(|_| Hangups::listen()).transpose().map_err(unheard)?;
-        let http = HttpServer::start(control.path())?;
         lent.begin(&state)?;
         let lend::Opened { drives, layouts, last_writes, .. } = lent;
         let last_writes = last_writes.map_or_else(|| writes_of_memory(&state, &drives), Ok);
@@ -116,11 +114,11 @@ impl Node {
             agent,
             state,
             domains,
+            http: control.address(),
             control: Some(control),
             reload,
             hangups,
             layouts,
-            http,
             signals,
             ending: Ending::default(),
             said: Said::new(),

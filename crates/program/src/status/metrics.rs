@@ -6,17 +6,17 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::status::{Channel, Status};
+use super::{Channel, Status};
 
-/// The content type of [`render`] (OpenMetrics 1.0).
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The content type of [`render_metrics`] (OpenMetrics 1.0).
+pub(crate) const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels = Vec<(&'static str, String)>;
 type Level = Gauge<f64, std::sync::atomic::AtomicU64>;
 
 /// The metrics of a node. They are made anew for each scrape from what the node says about itself; docs/metrics.md
 /// lists them.
-pub(super) fn render(status: &Status) -> String {
+pub(crate) fn render_metrics(status: &Status) -> String {
     let mut metrics = Metrics { registry: Registry::with_prefix("causeway") };
     metrics.node(status);
     metrics.cards(status);
@@ -152,4 +152,42 @@ fn levels(values: impl IntoIterator<Item = (Labels, f64)>) -> Family<Labels, Lev
 
 fn function(name: &str) -> Labels {
     vec![("function", name.to_owned())]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::status::tests::example;
+
+    #[test]
+    fn metrics_are_what_the_status_says() {
+        let text = render_metrics(&example());
+        for line in [
+            r#"causeway_node_incarnation{name="disk"} 7.0"#,
+            r#"causeway_events_total{event="dropped_auth"} 2"#,
+            r#"causeway_card_restarts_total{card="0"} 2"#,
+            r#"causeway_card_last_recovery_seconds{card="0"} 0.0034"#,
+            r#"causeway_rail_up{rail="left",medium="udp"} 1.0"#,
+            r#"causeway_rail_loss_ratio{rail="left",medium="udp"} 0.0512"#,
+            r#"causeway_channel_retransmissions_total{peer="9f3c2a771b0e55d4",group="1"} 17"#,
+            r#"causeway_stream_replay_bytes{function="nvme0"} 12288.0"#,
+            r#"causeway_loan_up{function="nvme0",role="lender",peer="9f3c2a771b0e55d4"} 1.0"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "no `{line}` in {text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn the_documented_metrics_are_those_that_are_served() {
+        let text = render_metrics(&example());
+        let served: BTreeSet<&str> =
+            text.lines().filter_map(|line| line.split_once('{')).map(|(name, _)| name).collect();
+        let table = include_str!("../../../../docs/metrics.md").lines();
+        let documented =
+            table.filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name);
+        assert_eq!(served, documented.collect());
+    }
 }
