@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use base::RuleSet;
     use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId};
-    use node::{FunctionId, LendConfig, LoanRole, Name, NodeKey, RailConfig, Secret};
+    use node::{FunctionId, LendConfig, LoanRole, Name, NodeKey, RailConfig, RailMode, Secret};
 
     fn plan() -> Plan {
         let loan = LoanConfig::new(Secret([0x5a; 32]), FunctionId(1), LoanRole::Lend(LendConfig::of(0)));
@@ -288,6 +288,7 @@ mod tests {
             generation: CardGeneration(5),
             seed: Secret([6; 32]),
             protection: Protection::Aegis,
+            rail_mode: RailMode::Standby,
             rails: RailConfig::first(1, 9000),
             drives: vec![Some(DriveConfig::new(8, 512, 7))],
             loans: vec![loan],

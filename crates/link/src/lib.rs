@@ -10,6 +10,8 @@
 //! Left out: what TLPs mean (`fabric`, `device`, `host`) and sockets (`io`).
 
 mod answered;
+mod capacity;
+mod choice;
 mod cipher;
 pub mod frame;
 mod handshake;
@@ -22,12 +24,14 @@ mod proof;
 mod record;
 mod seal;
 mod sealing;
+mod standing;
 mod stream;
 mod tenancy;
 mod transmit;
 mod x25519;
 
 pub use answered::CallName;
+pub use choice::RailMode;
 pub use cipher::{Cipher, Protection};
 pub use handshake::{derive, mark};
 pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey, Secret};

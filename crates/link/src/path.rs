@@ -11,7 +11,9 @@ use base::Instant;
 use base::ids::StreamId;
 use base::times::{ACK_DELAY, HEARTBEAT, INITIAL_RTT, PROBE_GRANULARITY, PROBE_MAX};
 
+use crate::capacity::{Capacity, Sample};
 use crate::record::MAX_RANGES;
+use crate::standing::Recent;
 
 /// A packet is lost when one so many later has arrived (RFC 9002 §6.1.1).
 const PACKET_THRESHOLD: u64 = 3;
@@ -89,7 +91,16 @@ struct Sent {
     number: u64,
     at: Instant,
     bytes: usize,
+    /// Bytes in flight before it.
+    before: usize,
     carried: Carried,
+}
+
+/// A packet that is taken for lost, and whether that counts against its path.
+#[derive(Clone, Copy, Debug)]
+struct Doubted {
+    packet: Sent,
+    counts: bool,
 }
 
 /// The sending side of a path.
@@ -115,9 +126,13 @@ pub(crate) struct Outgoing {
     probes: u32,
     /// No timer runs out before this, because the one before it was found too late. Once, until an answer or a verdict.
     excused_until: Option<Instant>,
-    last_eliciting: Instant,
+    /// When something was last acknowledged, or the path was last asked whether it is there.
+    progress_at: Instant,
     /// Packets taken for lost: what is acknowledged later was only late (RFC 9002 §6.2.1, spurious).
-    doubted: VecDeque<Sent>,
+    doubted: VecDeque<Doubted>,
+    /// What became of the last packets, by which the path is judged.
+    pub(crate) recent: Recent,
+    capacity: Capacity,
     /// Losses since the path was made, for the loss ratio.
     pub(crate) lost_packets: u64,
     pub(crate) sent_packets: u64,
@@ -150,8 +165,10 @@ impl Outgoing {
             loss_deadline: None,
             probes: 0,
             excused_until: None,
-            last_eliciting: Instant::ZERO,
+            progress_at: Instant::ZERO,
             doubted: VecDeque::new(),
+            recent: Recent::default(),
+            capacity: Capacity::new(),
             lost_packets: 0,
             sent_packets: 0,
         }
@@ -171,9 +188,8 @@ impl Outgoing {
 
     /// An ack-eliciting packet has left.
     pub(crate) fn record(&mut self, now: Instant, number: u64, bytes: usize, carried: Carried) {
-        self.sent.push_back(Sent { number, at: now, bytes, carried });
+        self.sent.push_back(Sent { number, at: now, bytes, before: self.in_flight, carried });
         self.in_flight += bytes;
-        self.last_eliciting = now;
         self.sent_packets += 1;
     }
 
@@ -203,6 +219,20 @@ impl Outgoing {
         self.smoothed
     }
 
+    /// The round trip to expect while nothing waits: what the last answers took, if they came later than was thought.
+    pub(crate) fn expected_round_trip(&self) -> Duration {
+        self.capacity.round_trip().max(self.lateness())
+    }
+
+    /// How long a frame is expected to take to the other end.
+    pub(crate) fn expected(&self) -> Duration {
+        self.capacity.expected(self.in_flight).max(self.lateness())
+    }
+
+    fn lateness(&self) -> Duration {
+        if self.late > 0 { self.late_min } else { Duration::ZERO }
+    }
+
     /// Handles an acknowledgement: calls `acked` for what the packets carried. [`Outgoing::detect_loss`] follows.
     /// False, and nothing done, if it is one of packets that were never sent.
     pub(crate) fn handle_ack(
@@ -215,7 +245,7 @@ impl Outgoing {
         let Some(largest) = ranges.largest().filter(|largest| *largest < self.next_number) else {
             return false;
         };
-        let mut newest = None;
+        let (mut newest, mut bytes) = (None, 0);
         let mut index = 0;
         while index < self.sent.len() {
             let packet = self.sent[index];
@@ -225,6 +255,8 @@ impl Outgoing {
             if ranges.contains(packet.number) {
                 self.sent.remove(index);
                 self.in_flight -= packet.bytes;
+                bytes += packet.bytes;
+                self.recent.arrived();
                 self.grow(&packet);
                 acked(packet.carried);
                 newest = Some(packet);
@@ -237,12 +269,17 @@ impl Outgoing {
         if newest.is_some() || late.is_some() {
             self.probes = 0;
             self.excused_until = None;
+            self.progress_at = now;
         }
         if let Some(packet) = newest {
             self.late = 0;
             // The delay is that of the largest number, which may have been a mere acknowledgement sent behind this
             // packet.
-            self.sample(now.since(packet.at), delay);
+            let latest = now.since(packet.at);
+            self.sample(latest, delay);
+            let round_trip = latest.saturating_sub(delay);
+            let Sent { at: sent_at, before, .. } = packet;
+            self.capacity.sample(now, Sample { sent_at, round_trip, before, acked: bytes }, self.window);
         } else if let Some(packet) = late {
             self.sample_late(now.since(packet.at));
         }
@@ -255,6 +292,7 @@ impl Outgoing {
         self.late += 1;
         if self.late >= LATE_ANSWERS {
             (self.smoothed, self.variance) = (Some(self.late_min), self.late_min / 4);
+            self.capacity.set_round_trip(self.late_min);
             self.late = 0;
         }
     }
@@ -300,20 +338,23 @@ impl Outgoing {
                 return;
             }
             self.sent.pop_front();
-            self.doubt(&packet);
+            self.doubt(packet, true);
             self.shrink(now, packet.at);
             lost(packet.carried);
         }
     }
 
     /// A packet is taken for lost.
-    fn doubt(&mut self, packet: &Sent) {
+    fn doubt(&mut self, packet: Sent, counts: bool) {
         self.in_flight -= packet.bytes;
         self.lost_packets += 1;
+        if counts {
+            self.recent.lost();
+        }
         if self.doubted.len() == MAX_DOUBTED {
             self.doubted.pop_front();
         }
-        self.doubted.push_back(*packet);
+        self.doubted.push_back(Doubted { packet, counts });
     }
 
     /// What was taken for lost and is acknowledged was late, because one of the ends did not run or the way is long,
@@ -321,11 +362,14 @@ impl Outgoing {
     fn acquit(&mut self, ranges: &AckRanges, acked: &mut dyn FnMut(Carried)) -> Option<Sent> {
         let mut last = None;
         let before = self.doubted.len();
-        self.doubted.retain(|packet| {
+        self.doubted.retain(|Doubted { packet, counts }| {
             let is_here = ranges.contains(packet.number);
             if is_here {
                 acked(packet.carried);
                 last = Some(*packet);
+                if *counts {
+                    self.recent.acquitted();
+                }
             }
             !is_here
         });
@@ -343,9 +387,14 @@ impl Outgoing {
 
     /// When `handle_timeout` has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let deadline =
-            self.loss_deadline.or_else(|| self.awaits().then(|| self.last_eliciting + self.probe_after()))?;
+        let deadline = self.loss_deadline.or_else(|| self.silent_at())?;
         Some(self.excused_until.map_or(deadline, |until| until.max(deadline)))
+    }
+
+    /// When the path is silent: of what is in flight nothing was acknowledged for long, whatever was sent meanwhile.
+    fn silent_at(&self) -> Option<Instant> {
+        let oldest = self.sent.front()?;
+        Some(oldest.at.max(self.progress_at) + self.probe_after())
     }
 
     fn probe_after(&self) -> Duration {
@@ -369,15 +418,16 @@ impl Outgoing {
             return false;
         }
         self.probes += 1;
-        self.last_eliciting = now;
+        self.progress_at = now;
         if self.probes > 1 {
             self.shrink(now, now);
         }
         let gone = if all { self.sent.len() } else { 1 };
-        for _ in 0..gone {
+        for at in 0..gone {
             // There is as much: a timer runs only while something is in flight.
             let Some(packet) = self.sent.pop_front() else { break };
-            self.doubt(&packet);
+            // Nothing is known of the others: the path is silent.
+            self.doubt(packet, at == 0);
             lost(packet.carried);
         }
         true
@@ -399,6 +449,7 @@ impl Outgoing {
     pub(crate) fn forget_in_flight(&mut self) {
         self.sent.clear();
         self.doubted.clear();
+        self.recent = Recent::default();
         self.in_flight = 0;
         self.loss_deadline = None;
         self.probes = 0;

@@ -12,9 +12,11 @@ use base::Instant;
 use base::ids::RailId;
 use base::times::{ACK_DELAY, HEARTBEAT, RAIL_VERDICT};
 
+use crate::choice::{Choice, RailMode};
 use crate::frame::{MAX_FRAME, MAX_RAILS, OVERHEAD};
 use crate::path::{Carried, Incoming, Outgoing};
 use crate::record::{Record, STREAM_OVERHEAD, Status, Writer};
+use crate::standing::Standing;
 
 /// A path of a channel, as one of its ends sees it: a rail of its own and one of the other end, or the memory that the
 /// two nodes share.
@@ -172,6 +174,7 @@ pub(crate) struct Path {
     leads: bool,
     /// Heartbeats of a path on which nothing was heard.
     asked: u32,
+    standing: Standing,
 }
 
 impl Path {
@@ -188,6 +191,7 @@ impl Path {
             next_heartbeat: now,
             leads: is_shm || id.is_equal() || seen_below > 0,
             asked: 0,
+            standing: Standing::new(),
         }
     }
 
@@ -198,6 +202,11 @@ impl Path {
     /// Not known to work: it is missing, does not answer, or nobody knows whether its rails lead to each other.
     pub(crate) fn is_suspect(&self) -> bool {
         !self.is_there || !self.leads || self.outgoing.probes() > 0
+    }
+
+    /// Between two heartbeats of a path that is otherwise idle.
+    pub(crate) fn heartbeat(&self) -> Duration {
+        self.standing.heartbeat()
     }
 
     /// It is there from now on, or another one than before, or gone: what was in flight on it is `lost`, and it is
@@ -258,7 +267,7 @@ impl Path {
             return;
         }
         self.ping |= self.outgoing.wants_heartbeat();
-        self.next_heartbeat = now + HEARTBEAT * (1 << self.asked);
+        self.next_heartbeat = now + self.heartbeat() * (1 << self.asked);
         if !self.leads {
             self.asked = (self.asked + 1).min(SELDOM);
         }
@@ -284,6 +293,7 @@ pub(crate) struct Paths {
     said: Rails,
     /// Those on which the driver knows where the peer is; `None`: all.
     found: Option<PathSet>,
+    choice: Choice,
 }
 
 /// Where in the list the path through shared memory is.
@@ -299,7 +309,8 @@ impl Paths {
         now: Instant,
     ) -> Self {
         let shm = Path::new(SHM_PATH, MAX_FRAME, seen_below(SHM_PATH), now);
-        let mut paths = Self { list: vec![shm], own: *own, said: *said, found: None };
+        let mut paths =
+            Self { list: vec![shm], own: *own, said: *said, found: None, choice: Choice::default() };
         for id in pairs(mask(own), peer) {
             let at = paths.obtain(id, seen_below(id), now);
             paths.list[at].is_there = true;
@@ -315,6 +326,11 @@ impl Paths {
     /// So much is said of those of the other end from now on.
     pub(crate) fn set_said(&mut self, said: &Rails) {
         self.said = *said;
+    }
+
+    /// How several rails are used.
+    pub(crate) fn set_mode(&mut self, mode: RailMode) {
+        self.choice.mode = mode;
     }
 
     /// The driver knows where the peer is on these paths: elsewhere it sends no TLPs.
@@ -418,20 +434,75 @@ impl Paths {
         least.unwrap_or(MAX_FRAME) as u32
     }
 
-    /// The path for what may take any, if there is one: one that answers, of those shared memory, else the first. Where
-    /// none answers, one on which the peer can be reached.
+    /// The path for a frame with TLPs: shared memory, else one of those that answer and do not rest, as the mode says.
+    pub(crate) fn choose(&mut self, now: Instant) -> Option<usize> {
+        let is_single = self.list.len() <= SHM + 2;
+        if is_single || !self.shm().is_suspect() {
+            return self.best();
+        }
+        self.judge(now);
+        let (list, found) = (&self.list, self.found);
+        let is_found = |id: PathId| found.is_none_or(|found| found.contains(id));
+        let answers = |(_, path): &(usize, &Path)| !path.is_suspect() && is_found(path.id);
+        let answering = list.iter().enumerate().filter(answers);
+        let is_well = |path: &Path| !path.standing.rests() && !path.outgoing.recent.is_lossy();
+        let fit = answering.clone().filter(|(_, path)| is_well(path));
+        fn parts((at, path): (usize, &Path)) -> (usize, PathId, &Outgoing) {
+            (at, path.id, &path.outgoing)
+        }
+        let chosen = self.choice.choose(fit.map(parts)).or_else(|| self.choice.choose(answering.map(parts)));
+        chosen.or_else(|| self.best())
+    }
+
+    /// Whether a path answers where the peer can be reached, does not rest, and has no reason to.
+    fn is_good(&self, at: usize) -> bool {
+        let path = &self.list[at];
+        let is_well = !path.is_suspect() && !path.standing.rests() && !path.outgoing.recent.is_lossy();
+        is_well && self.is_found(path.id)
+    }
+
+    /// Looks which paths are to rest, and which have rested.
+    fn judge(&mut self, now: Instant) {
+        let mut good = (SHM + 1..self.len()).filter(|&at| self.is_good(at)).count();
+        for at in SHM + 1..self.len() {
+            let is_good = self.is_good(at);
+            let path = &mut self.list[at];
+            if !path.is_there || !path.leads {
+                continue;
+            }
+            let is_silent = path.outgoing.probes() > 0;
+            let beside = good > usize::from(is_good);
+            path.standing.judge(now, is_silent, &mut path.outgoing.recent, beside);
+            good -= usize::from(is_good && path.standing.rests());
+        }
+    }
+
+    /// The path for what may take any, if there is one: shared memory if it answers, else the one that was chosen last,
+    /// else the first that answers and does not rest. Where none answers, one on which the peer can be reached.
     pub(crate) fn best(&self) -> Option<usize> {
         if !self.shm().is_suspect() {
             return Some(SHM);
         }
+        let chosen = self.choice.last().and_then(|id| self.index_of(id));
+        if let Some(at) = chosen.filter(|&at| self.is_good(at)) {
+            return Some(at);
+        }
         let there = (0..self.len()).filter(|&path| self[path].is_there);
         let is_found = |path: usize| self.is_found(self[path].id);
-        there.min_by_key(|&path| (!is_found(path), !self[path].leads, self[path].outgoing.probes()))
+        let rests = |path: usize| self[path].standing.rests();
+        there.min_by_key(|&at| (!is_found(at), !self[at].leads, self[at].outgoing.probes(), rests(at)))
     }
 
     /// The round trip of the best path.
     pub(crate) fn best_round_trip(&self) -> Option<Duration> {
         self[self.best()?].outgoing.round_trip()
+    }
+
+    /// The longest round trip of those on which something is under way, or would be.
+    pub(crate) fn longest_round_trip(&self) -> Option<Duration> {
+        let awaiting = self.iter().filter(|path| path.outgoing.awaits() && !path.is_suspect());
+        let longest = awaiting.filter_map(|path| path.outgoing.round_trip()).max();
+        longest.max(self.best_round_trip())
     }
 
     /// After what time a probe on all paths counts as unanswered.
@@ -502,6 +573,9 @@ impl Paths {
             if self[index].is_there {
                 self[index].handle_timeout(now, elsewhere, lost);
             }
+        }
+        if self.list.len() > SHM + 2 {
+            self.judge(now);
         }
     }
 }

@@ -6,7 +6,7 @@ use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGenera
 use base::ledger::Layout;
 use device::Limit;
 use link::pair::FunctionId;
-use link::{Lender, Name, NodeKey, Protection, Secret, Tenancy};
+use link::{Lender, Name, NodeKey, Protection, RailMode, Secret, Tenancy};
 use serde::{Deserialize, Serialize};
 
 use crate::{Address, DriveConfig, MAX_RAILS, Whereabouts};
@@ -33,6 +33,8 @@ pub struct CardConfig {
     pub seed: Secret,
     /// What it accepts as protection of frames.
     pub protection: Protection,
+    /// How it uses several rails.
+    pub rail_mode: RailMode,
     /// Its rails, at least one.
     pub rails: Rails,
     /// The drives it lends, by place; `None`: no drive is in this one.

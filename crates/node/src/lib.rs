@@ -78,8 +78,8 @@ pub use link::frame::group_of;
 pub use link::pair::{COPIES, FunctionId, LobbyStats, OfferCells, Stats as ChannelStats};
 pub use link::path::SHM_WINDOW;
 pub use link::{
-    Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Secret,
-    Tenancy, is_proof, prove,
+    Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, RailMode,
+    Secret, Tenancy, is_proof, prove,
 };
 pub use pcie::Bdf;
 

@@ -638,6 +638,7 @@ fn channel_config(
         max_payload,
         rails,
         peer_rails: said,
+        rail_mode: card.rail_mode,
         max_streams: MAX_STREAMS,
     }
 }

@@ -14,6 +14,7 @@ pub(crate) enum Chance {
     Media = 0x3ed1_a000_0000,
     Neighbours = 0x5a4d_0000_0000,
     Protection = 0x9207_ec70_0000,
+    RailMode = 0x3a11_0000_0000,
     Rails = 0x4a11_0000_0000,
     Replaced = 0x9e91_ace0_0000,
     Shared = 0x5a_aed0_0000,

@@ -1,7 +1,7 @@
 //! Which rails simulated nodes have. In most worlds two each; in some other ones than their peers.
 
 use base::ids::RailId;
-use node::{RailConfig, Rails};
+use node::{RailConfig, RailMode, Rails};
 
 use crate::chance::Chance;
 use crate::network::RAILS;
@@ -24,6 +24,12 @@ const PAIRS: [[u8; 2]; 6] = [
 pub(crate) fn of_world(seed: u64) -> [u8; 2] {
     let mut random = Chance::Rails.of(seed);
     if random.chance(250) { PAIRS[random.index(PAIRS.len())] } else { [ALIKE; 2] }
+}
+
+/// How a lender and those who borrow from it use several rails, in the world of `seed`.
+pub(crate) fn modes_of_world(seed: u64) -> [RailMode; 2] {
+    let mut random = Chance::RailMode.of(seed);
+    [(); 2].map(|()| if random.chance(300) { RailMode::Standby } else { RailMode::Balance })
 }
 
 /// Whether nodes of the fleet of `seed` have rails that come and go.

@@ -66,8 +66,9 @@ impl Setting<'_> {
         let contest = Contest::of(seed).filter(|_| !is_other);
         let protection = protection(&mut Chance::Protection.of(seed));
         let rails = rails::of_world(seed);
+        let rail_mode = rails::modes_of_world(seed);
         Self {
-            terms: Terms { rules, frame_bytes, rails, protection, common, has_guests },
+            terms: Terms { rules, frame_bytes, rails, protection, rail_mode, common, has_guests },
             loans,
             volatile: Volatile::of(seed, count, is_common).filter(|_| media.is_none()),
             disks: Disks { shared, media: media.map(|media| media.with(count)), replaced },

@@ -3,7 +3,7 @@
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Incarnation, LoanGeneration, RailId};
 use device::nvme::Config;
-use link::{Name, Protection, Secret};
+use link::{Name, Protection, RailMode, Secret};
 use node::{BorrowEdge, CardConfig, FunctionId, LendConfig, LoanConfig, LoanRole, Route};
 
 use crate::loans::Loan;
@@ -19,6 +19,7 @@ pub(crate) struct Terms {
     /// Of the lender, and of who borrows: rails as bits, and what they accept.
     pub(crate) rails: [u8; 2],
     pub(crate) protection: [Protection; 2],
+    pub(crate) rail_mode: [RailMode; 2],
     /// The drive of which each loan lends a virtual function; else each has a drive of its own.
     pub(crate) common: Option<Config>,
     /// The borrower's edges are slots of virtual machines.
@@ -72,6 +73,7 @@ impl Terms {
             generation: CardGeneration(node.generation()),
             seed: Secret(seed),
             protection: self.protection[side],
+            rail_mode: self.rail_mode[side],
             rails: rails::config(self.rails[side], self.frame_bytes),
             drives: drives.into_iter().map(Some).collect(),
             loans: loans.collect(),

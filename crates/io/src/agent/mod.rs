@@ -33,7 +33,7 @@ use base::ids::{DomainBlock, DomainId, LifeId, NodeId, RailId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
     DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, NodeKey, NodeLedger, Protection,
-    Refusal, Secret, Tenancy, Whereabouts,
+    RailMode, Refusal, Secret, Tenancy, Whereabouts,
 };
 use tracing::debug;
 
@@ -86,6 +86,8 @@ pub struct NodeSpec {
     pub holders: Vec<Whereabouts>,
     /// What it accepts as protection of frames.
     pub protection: Protection,
+    /// How it uses several rails.
+    pub rail_mode: RailMode,
     /// Whether it shares memory with nodes on the same machine that it has a channel with.
     pub shared_memory: bool,
     /// When images were written last: its life is the incarnation, and it has an entry for each drive, in their order.

@@ -176,6 +176,7 @@ fn spec(name: &str, identity: NodeKey, socket: Box<dyn RailSocket>, end: LoanEnd
         loans: vec![loan],
         holders: life.holders,
         protection: node::Protection::Aegis,
+        rail_mode: node::RailMode::default(),
         shared_memory,
         last_writes: io::files::LastWrites::in_memory().unwrap(),
         ledger: None,

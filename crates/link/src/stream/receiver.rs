@@ -20,8 +20,8 @@ const COMPLETIONS: u64 = 512;
 const TIGHT_POSTED: (u64, u64) = (3, PAYLOAD_CREDITS + 2);
 /// Its non-posted headers.
 const TIGHT_NON_POSTED: u64 = 2;
-/// Most frames kept that arrived ahead of a gap.
-const AHEAD_FRAMES: usize = 512;
+/// Most frames kept that arrived ahead of a gap: each carries a TLP at least, of which no sender holds more.
+const AHEAD_FRAMES: usize = SLOTS;
 /// Most bytes of them.
 const AHEAD_BYTES: usize = 8 << 20;
 

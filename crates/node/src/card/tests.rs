@@ -61,6 +61,7 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         generation: CardGeneration(1),
         seed: Secret([node as u8; 32]),
         protection: link::Protection::Aegis,
+        rail_mode: link::RailMode::default(),
         rails: RailConfig::first(1, 9000),
         drives: lends.then(|| Some(DriveConfig::new(1 << 12, 512, 7))).into_iter().collect(),
         loans: vec![loan],

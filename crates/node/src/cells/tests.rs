@@ -8,7 +8,7 @@ use base::Instant;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::LedgerError;
 use link::pair::FunctionId;
-use link::{Name, NodeKey, Protection, Secret, Tenancy};
+use link::{Name, NodeKey, Protection, RailMode, Secret, Tenancy};
 
 use super::*;
 use crate::{Card, CardEvent, DriveConfig, LendConfig, RailConfig, Route, Unusable};
@@ -35,6 +35,7 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
         life: LifeId([1; 16]),
         restored_as: None,
         protection: Protection::Aegis,
+        rail_mode: RailMode::default(),
         generation: CardGeneration(1),
         seed: Secret([1; 32]),
         rails: RailConfig::first(1, 9000),

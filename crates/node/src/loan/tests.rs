@@ -115,6 +115,7 @@ fn card(role: LoanRole) -> CardConfig {
         generation: CardGeneration(1),
         seed: Secret([1; 32]),
         protection: link::Protection::Aegis,
+        rail_mode: link::RailMode::default(),
         rails: RailConfig::first(1, 9000),
         drives: vec![Some(DriveConfig::new(1 << 12, 512, 7))],
         loans: vec![loan],

@@ -190,6 +190,7 @@ fn settings(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
     compare("state_dir", is_same, format!("{} to {}", folder(running), folder(wanted)));
     let is_same = running.protection == wanted.protection;
     compare("insecure, cipher", is_same, "how frames are protected".to_owned());
+    compare("mode", running.rail_mode == wanted.rail_mode, "how several rails are used".to_owned());
     let is_same = running.shared_memory == wanted.shared_memory;
     compare("shm", is_same, format!("{} to {}", running.shared_memory, wanted.shared_memory));
     let is_same = running.domain_block == wanted.domain_block;

@@ -76,7 +76,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::ids::{DomainBlock, Group, NodeId, RailId};
-use node::Protection;
+use node::{Protection, RailMode};
 use rustix::fs::OFlags;
 
 use crate::cli::{ByteSize, Listen, NodeName, SocketAccess, Source};
@@ -105,6 +105,8 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// How frames are protected, as far as this node has a say.
     pub protection: Protection,
+    /// How several rails are used.
+    pub rail_mode: RailMode,
     /// Memory is shared with peers on this machine.
     pub shared_memory: bool,
     /// The node's domains; `None`: those that its id gives it.

@@ -15,6 +15,7 @@ pub(super) struct Node {
     #[serde(default)]
     pub(super) insecure: bool,
     pub(super) cipher: Option<Spanned<String>>,
+    pub(super) mode: Option<Spanned<String>>,
     pub(super) shm: Option<bool>,
     pub(super) domain_block: Option<Spanned<String>>,
     pub(super) group: Option<Spanned<i64>>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::ids::{Group, NodeId, RailId};
 use clap::ValueEnum;
-use node::{Limit, Protection};
+use node::{Limit, Protection, RailMode};
 use toml::Spanned;
 
 use super::drive::OfDevice;
@@ -35,6 +35,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     };
     let state_dir = raw.state_dir.map(|dir| check.folder.join(dir));
     let protection = check.protection(raw.insecure, raw.cipher.as_ref());
+    let rail_mode = check.rail_mode(raw.mode.as_ref());
     let rails = check.rails(&raw.rails);
     check.group = check.group(raw.group.as_ref(), Group::DEFAULT);
     let devices = check.devices(&raw.devices);
@@ -72,6 +73,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
                 name,
                 state_dir,
                 protection,
+                rail_mode,
                 shared_memory,
                 domain_block,
                 ledger,
@@ -283,6 +285,19 @@ impl Check<'_> {
             self.wrong(raw.span().start, format_args!("group {} is none: 1 to {most}", raw.get_ref()));
             fallback
         })
+    }
+
+    fn rail_mode(&mut self, raw: Option<&Spanned<String>>) -> RailMode {
+        let Some(raw) = raw else { return RailMode::default() };
+        match raw.get_ref().as_str() {
+            "balance" => RailMode::Balance,
+            "standby" => RailMode::Standby,
+            other => {
+                let what = format_args!("mode \"{other}\" is not possible; write \"balance\" or \"standby\"");
+                self.wrong(raw.span().start, what);
+                RailMode::default()
+            }
+        }
     }
 
     fn cache(&mut self, raw: Option<&Spanned<String>>) -> Option<Cache> {

@@ -175,6 +175,7 @@ pub fn node(config: Config, file: &Path) -> Result<(), Failure> {
         borrowed,
         slots,
         protection: config.protection,
+        rail_mode: config.rail_mode,
         shared_memory: config.shared_memory,
         ledger: config.ledger.map(|size| size.0),
         control,

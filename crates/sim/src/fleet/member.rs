@@ -181,6 +181,7 @@ impl<'w> Member<'w> {
             generation: CardGeneration(node.generation()),
             seed: Secret(seed),
             protection: link::Protection::Aegis,
+            rail_mode: link::RailMode::default(),
             rails: rails::config(self.rails, FRAME),
             drives: self.lent.clone().map(drive).collect(),
             loans: lent.chain(borrowed).collect(),

@@ -165,6 +165,7 @@ pub(crate) fn config_of(node: usize, loans: Vec<LoanConfig>, rules: RuleSet) -> 
         generation: CardGeneration(1),
         seed: Secret([node as u8 + 1; 32]),
         protection: link::Protection::Aegis,
+        rail_mode: link::RailMode::default(),
         rails: RailConfig::first(RAILS, FRAME),
         drives: (0..lent)
             .map(|drive| Some(DriveConfig::new(BLOCKS, BLOCK as u32, 7 + drive as u64)))

@@ -32,6 +32,7 @@ use super::cookies::Cookie;
 use super::lobby::Known;
 use super::schedule::{Debts, Schedule};
 use crate::answered::{Attempt, CallName};
+use crate::choice::RailMode;
 use crate::cipher::{Cipher, Protection};
 use crate::frame::{Kind, MAX_RAILS, TAG_LEN};
 use crate::handshake::{Destination, Initiator, KeySet, derive};
@@ -250,6 +251,8 @@ pub struct ChannelConfig {
     pub rails: [Option<PathConfig>; MAX_RAILS],
     /// Where the other end is said to have rails, and what gets there. Those are called, and it may have others.
     pub peer_rails: [Option<PathConfig>; MAX_RAILS],
+    /// How it uses several of them.
+    pub rail_mode: RailMode,
     /// The largest payload of a TLP that the rails can carry: 1024 or 4096.
     pub max_payload: usize,
     /// Streams at once, at most [`MAX_STREAMS`]; the smaller number of both ends counts.
@@ -377,7 +380,8 @@ impl<'m> Channel<'m> {
         assert!(config.max_streams <= MAX_STREAMS);
         let peer = cells.peer_rails.get().known(&config.peer_rails);
         let seen_below = |path: PathId| cells.seen[path.index()].get();
-        let paths = Paths::new((&config.rails, &config.peer_rails), peer, seen_below, now);
+        let mut paths = Paths::new((&config.rails, &config.peer_rails), peer, seen_below, now);
+        paths.set_mode(config.rail_mode);
         let is_known = cells.current.get().is_valid();
         let heard_at = Instant::from_nanos(cells.heard_at.get()).min(now);
         let side = side_of(&config);

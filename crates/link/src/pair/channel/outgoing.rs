@@ -95,10 +95,13 @@ impl<'m> Channel<'m> {
         if has_sayings && !self.was_control {
             return Some(Plan { control: true, ..Plan::on(best) });
         }
-        let has_window = self.paths[best].outgoing.has_window();
-        let tlps = if has_window { self.next_tlps(streams) } else { None };
-        if tlps.is_some() || has_sayings {
-            return Some(Plan { control: tlps.is_none(), ..Plan::on(best).with(tlps) });
+        let path = self.paths.choose(now)?;
+        let has_window = self.paths[path].outgoing.has_window();
+        if let Some(tlps) = if has_window { self.next_tlps(streams) } else { None } {
+            return Some(Plan::on(path).with(Some(tlps)));
+        }
+        if has_sayings {
+            return Some(Plan { control: true, ..Plan::on(best) });
         }
         self.plan_acknowledgement(now, best)
     }
@@ -243,7 +246,7 @@ impl<'m> Channel<'m> {
         let (id, number) = (path.id, path.outgoing.next_number() - 1);
         if eliciting || carried.count > 0 {
             path.outgoing.record(now, number, len, carried);
-            path.next_heartbeat = path.next_heartbeat.max(now + base::times::HEARTBEAT);
+            path.next_heartbeat = path.next_heartbeat.max(now + path.heartbeat());
         }
         if self.last_carried.count > 0 {
             self.schedule.spend(stream.0, len);

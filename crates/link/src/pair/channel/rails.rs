@@ -9,6 +9,7 @@ use base::Instant;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Channel, MAX_RAILS};
+use crate::choice::RailMode;
 use crate::paths::{self, PathConfig, PathId, PathSet, Rails};
 
 /// What a peer has said and shown of its rails, as bits.
@@ -62,6 +63,11 @@ impl Channel<'_> {
             self.paths.set_said(&rails);
             self.pair(now);
         }
+    }
+
+    /// So several rails are used from now on.
+    pub fn set_rail_mode(&mut self, mode: RailMode) {
+        self.paths.set_mode(mode);
     }
 
     /// It is known where the peer is on these paths; what has TLPs leaves on others only where it is known on none.

@@ -66,7 +66,7 @@ impl<'m> Channel<'m> {
     /// is asked, in a frame of that stream.
     pub(super) fn watch_uncommitted(&mut self, now: Instant, id: StreamId, stream: &mut Stream<'m>) {
         let watch = stream.awaits_status() && self.journal.rule(Rule::ProbeUncommitted);
-        let round_trip = self.paths.best_round_trip();
+        let round_trip = self.paths.longest_round_trip();
         if !watch {
             stream.disarm_probe();
         } else if stream.probe_at().is_none() {

@@ -14,6 +14,7 @@ mod opening;
 mod rails;
 mod shm;
 mod slow;
+mod spread;
 mod steps;
 mod tenancies;
 mod world;

@@ -21,7 +21,7 @@ use crate::pair::*;
 use crate::paths::{PathConfig, PathId, SHM_PATH};
 use crate::stream::{Port, Sink, State, Stream, StreamCells};
 use crate::tenancy::Tenancy;
-use crate::{Protection, REKEY_FRAMES, Transmit};
+use crate::{Protection, REKEY_FRAMES, RailMode, Transmit};
 
 /// Places of a node.
 const LOANS: usize = 260;
@@ -254,6 +254,7 @@ pub(super) struct NodeConfig {
     pub(super) max_frame: usize,
     /// Ids of its rails, and of those of whom it calls, as it is told.
     pub(super) rails: Vec<u8>,
+    pub(super) rail_mode: RailMode,
     pub(super) said: Vec<u8>,
     /// Peers that are called, and that are there at all.
     pub(super) calls: [bool; PEERS],
@@ -288,6 +289,8 @@ pub(super) struct Node<'m> {
     pub(super) heard: Heard,
     /// Words that the largest step has changed.
     pub(super) largest_step: usize,
+    /// Frames with TLPs that have left on each rail.
+    pub(super) sent_tlps: [u64; MAX_RAILS],
 }
 
 /// Kills a card at a store.
@@ -329,6 +332,7 @@ pub(super) fn config_of(index: usize) -> NodeConfig {
         max_streams: MAX_STREAMS,
         max_frame: 9000,
         rails: vec![0, 1],
+        rail_mode: RailMode::default(),
         said: vec![0, 1],
         calls: [false; PEERS],
         peers: [false; PEERS],
@@ -401,6 +405,7 @@ impl NodeConfig {
             rekey_frames: self.rekey_frames,
             rails: self.path_configs(),
             peer_rails: if calls { RailId::ALL.map(said) } else { Default::default() },
+            rail_mode: self.rail_mode,
             max_payload: if self.max_frame < 8192 { 1024 } else { 4096 },
             max_streams: self.max_streams,
         }
@@ -474,6 +479,7 @@ impl<'m> Node<'m> {
             may_send,
             heard,
             largest_step: 0,
+            sent_tlps: [0; MAX_RAILS],
         };
         (0..node.places.len()).for_each(|index| _ = node.find_slot(index));
         node
@@ -803,6 +809,9 @@ impl<'m> Node<'m> {
             {
                 assert_eq!(self.ledger.journal.pending(), pending, "what leaves changes nothing");
                 let carries = slot.channel.last_carried().2 > 0;
+                if let Some((own, _)) = path.rails() {
+                    self.sent_tlps[own.index()] += u64::from(carries);
+                }
                 let step = self.ledger.journal.step();
                 assert!(!carries || slot.was_last != Some(step), "TLPs leave behind the last frame");
                 slot.was_last = is_last.then_some(step);

@@ -9,6 +9,7 @@ use base::times::{HEARTBEAT, PROBE_MAX};
 use base::{Instant, Random};
 
 use super::*;
+use crate::RailMode;
 use crate::frame::{Header, Kind};
 use crate::paths::{PathConfig, PathId};
 
@@ -18,9 +19,14 @@ fn path(own: u8, peer: u8) -> PathId {
 
 /// Two nodes with these rails, of which the first one calls and is told of the second one's.
 fn pair<'m>(arena: &'m Arena, rails: [&'static [u8]; 2]) -> World<'m> {
+    pair_of_mode(arena, rails, RailMode::Balance)
+}
+
+fn pair_of_mode<'m>(arena: &'m Arena, rails: [&'static [u8]; 2], mode: RailMode) -> World<'m> {
     let mut world = World::pair_with(arena, 2, |config| {
         config.rails = rails[config.index].to_vec();
         config.said = rails[1].to_vec();
+        config.rail_mode = mode;
     });
     open(&mut world);
     world
@@ -284,7 +290,7 @@ fn ends_whose_rails_change_at_once_meet_again() {
 #[test]
 fn a_hello_that_brings_paths_is_acknowledged_on_the_path_on_which_it_has_come() {
     let arena = Arena::default();
-    let mut world = pair(&arena, [&[1, 2], &[0, 1, 2]]);
+    let mut world = pair_of_mode(&arena, [&[1, 2], &[0, 1, 2]], RailMode::Standby);
     world.run_for(Duration::from_millis(300));
     let paths = [path(1, 1), path(2, 2)];
     let next = |world: &mut World<'_>| paths.map(|path| world.nodes[0].channel(1).next_number_for_test(path));

@@ -1,6 +1,7 @@
 //! Several nodes over a network that loses, repeats and delays what it is told to.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use base::ids::{NodeId, StreamId};
 use base::ledger::Arena;
@@ -25,6 +26,19 @@ type Filter = Box<dyn Fn(usize, &[u8]) -> bool>;
 /// From whom to whom and on which path nothing passes.
 type Cut = Box<dyn Fn(usize, usize, PathId) -> bool>;
 
+/// What a path of a node is like, beside what holds for all.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Wire {
+    pub(super) delay: Duration,
+    /// Frames of a hundred that are lost.
+    pub(super) lost: u64,
+    /// What passes in a tick, where that is limited; what would wait for more than [`QUEUE`] is lost.
+    pub(super) bytes_per_tick: Option<usize>,
+}
+
+/// The longest that a frame waits for others on its path.
+const QUEUE: Duration = Duration::from_millis(10);
+
 /// Nodes and the network between them.
 pub(super) struct World<'m> {
     pub(super) nodes: Vec<Node<'m>>,
@@ -37,6 +51,9 @@ pub(super) struct World<'m> {
     pub(super) late: u64,
     pub(super) delay: Duration,
     pub(super) cut: Cut,
+    pub(super) wire: Box<dyn Fn(usize, PathId) -> Wire>,
+    /// Until when what was sent before is on its way, by node and path.
+    busy_until: BTreeMap<(usize, PathId), Instant>,
     pub(super) filter: Filter,
     /// Between two ticks.
     pub(super) pace: Duration,
@@ -62,6 +79,8 @@ impl<'m> World<'m> {
             late: 0,
             delay: Duration::ZERO,
             cut: Box::new(|_, _, _| false),
+            wire: Box::new(|_, _| Wire::default()),
+            busy_until: BTreeMap::new(),
             filter: Box::new(|_, _| true),
             pace: TICK,
             frames_per_tick: usize::MAX,
@@ -173,12 +192,29 @@ impl<'m> World<'m> {
         if (self.cut)(from, to, path) || !(self.filter)(from, &bytes) || self.random.below(100) < self.lost {
             return;
         }
+        let wire = (self.wire)(from, path);
+        let Some(left) = self.leaves(&wire, (from, path), bytes.len()) else { return };
+        if wire.lost > 0 && self.random.below(100) < wire.lost {
+            return;
+        }
         let copies = 1 + u64::from(self.random.below(100) < self.doubled);
         for _ in 0..copies {
             let late = if self.random.below(100) < self.late { self.random.below(10) as u32 } else { 0 };
-            let at = self.now + self.delay + TICK * late;
+            let at = left + self.delay + wire.delay + TICK * late;
             self.flying.push(Flying { at, from, to, path, bytes: bytes.clone() });
         }
+    }
+
+    /// When a frame has left; `None`: there is no room for it.
+    fn leaves(&mut self, wire: &Wire, of: (usize, PathId), bytes: usize) -> Option<Instant> {
+        let Some(most) = wire.bytes_per_tick else { return Some(self.now) };
+        let free = self.busy_until.entry(of).or_insert(self.now);
+        let begin = self.now.max(*free);
+        if begin.since(self.now) > QUEUE {
+            return None;
+        }
+        *free = begin + TICK * bytes as u32 / most as u32;
+        Some(*free)
     }
 
     fn deliver(&mut self) {

@@ -738,6 +738,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         life: life(node, incarnation),
         restored_as: None,
         protection: link::Protection::Insecure,
+        rail_mode: link::RailMode::default(),
         generation: CardGeneration(generation),
         seed: Secret(seed),
         rails: RailConfig::first(1, frame),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::ids::DomainBlock;
 use io::agent::{Agent, DriveSpec, Edge, LoanSpec, NodeSpec, Rail};
 use io::files::LastWrites;
-use node::Protection;
+use node::{Protection, RailMode};
 
 use super::super::domains::Domains;
 use super::super::lend;
@@ -31,6 +31,7 @@ pub(in crate::roles) struct Parts {
     /// Where functions are attached and detached while it runs.
     pub(in crate::roles) slots: (Domains, Vec<LoanSpec>),
     pub(in crate::roles) protection: Protection,
+    pub(in crate::roles) rail_mode: RailMode,
     pub(in crate::roles) shared_memory: bool,
     /// Bytes that the ledger may have.
     pub(in crate::roles) ledger: Option<u64>,
@@ -56,6 +57,7 @@ impl Parts {
             borrowed: Vec::new(),
             slots: (Domains::default(), Vec::new()),
             protection: Protection::default(),
+            rail_mode: RailMode::default(),
             shared_memory: true,
             ledger: None,
             control,
@@ -71,8 +73,8 @@ impl Node {
     /// It cannot be, or what it needs cannot be had; nothing durable has changed then.
     pub(in crate::roles) fn start(parts: Parts) -> Result<Self, Failure> {
         let Parts { name, domains: block, mut state, rails, mut lent, borrowed, .. } = parts;
-        let Parts { slots: (mut domains, slots), protection, shared_memory, control, reload, ledger, .. } =
-            parts;
+        let Parts { slots: (mut domains, slots), protection, rail_mode, shared_memory, .. } = parts;
+        let Parts { control, reload, ledger, .. } = parts;
         let mut loans = std::mem::take(&mut lent.loans);
         loans.extend(borrowed);
         domains.follow(loans.len());
@@ -100,6 +102,7 @@ impl Node {
             loans,
             holders,
             protection,
+            rail_mode,
             shared_memory,
             last_writes,
             ledger,
