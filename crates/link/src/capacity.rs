@@ -77,6 +77,11 @@ impl Capacity {
         }
     }
 
+    /// Whether what is sent behind so many bytes does not wait.
+    pub(crate) fn has_room(&self, in_flight: usize) -> bool {
+        in_flight < self.bytes
+    }
+
     /// How long a frame takes to the other end behind so many bytes.
     pub(crate) fn expected(&self, in_flight: usize) -> Duration {
         let behind = in_flight.saturating_sub(TRAIN.min(self.bytes / 4)) as u64;

@@ -338,7 +338,8 @@ impl Outgoing {
                 return;
             }
             self.sent.pop_front();
-            self.doubt(packet, true);
+            // What found the path full was lost by who sent too much, and not by the path.
+            self.doubt(packet, self.capacity.has_room(packet.before));
             self.shrink(now, packet.at);
             lost(packet.carried);
         }
