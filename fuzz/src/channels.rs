@@ -76,6 +76,7 @@ fn config(role: Role, rails: usize, rekey_frames: u64) -> ChannelConfig {
         rails: core::array::from_fn(|rail| (rail < rails).then_some(PathConfig { max_frame: 9000 })),
         peer_rails: core::array::from_fn(|rail| (rail < rails).then_some(PathConfig { max_frame: 9000 })),
         rail_mode: link::RailMode::default(),
+        lost_carriers: 0,
         max_payload: 4096,
         max_streams: 8,
     }

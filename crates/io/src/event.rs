@@ -557,10 +557,14 @@ events! {
     Info "rail-removed" RailRemoved { rail: String, listen: String }
     => "the rail is gone: what was under way there is sent again over others"
 
-    /// An interface that is there does not carry anything yet.
+    /// An interface carries nothing, or is gone.
     Warning "interface-down" InterfaceDown { rail: String, interface: String }
     => "interface {interface} is down or has no carrier: the rail carries nothing until it is up (`ip link set \
         {interface} up`)"
+
+    /// It carries again.
+    Info "interface-up" InterfaceUp { rail: String, interface: String }
+    => "interface {interface} is up: the rail carries again"
 
     /// A way to a lender is left out.
     Warning "rail-unused" RailUnused { rail: String } [why: String] => "a rail of the lender is not used here: {why}"

@@ -28,6 +28,7 @@
 pub mod address;
 pub mod agent;
 pub mod card;
+mod carrier;
 pub mod code;
 pub mod event;
 mod fault;

@@ -51,6 +51,8 @@ pub(crate) enum ToCard {
     Peer(usize, ToPeer),
     /// Of the rail of this id.
     Rail(RailId, ToRail),
+    /// Rails without a carrier, as bits.
+    Carriers(u8),
     /// The machine may go on somewhere else, too: new keys, from these random bytes, and another life to call itself by
     /// if it was restored from a snapshot.
     RenewKeys { seed: Secret, life: Option<LifeId> },
@@ -514,6 +516,7 @@ mod tests {
             ToCard::Rail(RailId::ALL[0], ToRail::Go),
             ToCard::Rail(RailId::ALL[1], ToRail::Go),
             ToCard::RenewKeys { seed: Secret([0; 32]), life: None },
+            ToCard::Carriers(1),
             ToCard::ShutDown,
             ToCard::Begin,
             ToCard::Parked { number: 0 },

@@ -1,8 +1,10 @@
 //! The addresses and interfaces of this machine.
 
+use std::ffi::CString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
+use crate::rail::Device;
 use crate::rail::ethernet::Interface;
 
 /// One address of each interface that is up and leads beyond this machine, IPv4 first: not loopback, not link-local. In
@@ -19,6 +21,45 @@ pub fn global_addresses() -> Vec<IpAddr> {
         }
     });
     found.into_iter().map(|(_, address)| address).collect()
+}
+
+/// An interface of this machine, once for each of its addresses.
+pub(crate) struct Found {
+    pub(crate) name: String,
+    index: u32,
+    address: Option<IpAddr>,
+    /// It is up and has a carrier.
+    pub(crate) is_running: bool,
+}
+
+impl Found {
+    /// Whether what is sent by a socket with this device leaves here.
+    pub(crate) fn carries(&self, device: Device) -> bool {
+        match device {
+            Device::Any => false,
+            Device::Holding(address) => self.address == Some(address),
+            Device::Index(index) => self.index == index,
+        }
+    }
+}
+
+/// The interfaces of this machine.
+pub(crate) fn interfaces() -> Vec<Found> {
+    let mut found = Vec::new();
+    each_interface(|name, interface| {
+        let running = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+        let is_running = interface.ifa_flags & running == running;
+        let index = index_of(&name);
+        found.push(Found { name, index, address: address_of(interface), is_running });
+    });
+    found
+}
+
+/// The kernel's number for an interface; 0 if there is none of this name.
+fn index_of(name: &str) -> u32 {
+    let name = CString::new(name).unwrap_or_default();
+    // SAFETY: the name is a C string, which the call only reads.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
 /// The names of Ethernet interfaces that are up and have a carrier.

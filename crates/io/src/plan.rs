@@ -289,6 +289,7 @@ mod tests {
             seed: Secret([6; 32]),
             protection: Protection::Aegis,
             rail_mode: RailMode::Standby,
+            lost_carriers: 0,
             rails: RailConfig::first(1, 9000),
             drives: vec![Some(DriveConfig::new(8, 512, 7))],
             loans: vec![loan],

@@ -18,6 +18,7 @@ mod send;
 pub mod udp;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -80,10 +81,24 @@ pub struct RailCounters {
     pub receive_errors: u64,
 }
 
+/// Where what a socket sends leaves a machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Device {
+    /// Wherever routes lead.
+    Any,
+    /// The interface that has this address.
+    Holding(IpAddr),
+    /// The interface that the kernel gives this number.
+    Index(u32),
+}
+
 /// A socket that carries frames. No call allocates.
 pub trait RailSocket: AsFd + Send {
     /// Where it receives.
     fn local(&self) -> RailAddress;
+
+    /// Where what it sends leaves this machine.
+    fn device(&self) -> Device;
 
     /// What the kernel granted. `gso` turns false when a device on the way turns out not to do it.
     fn features(&self) -> RailFeatures;

@@ -209,6 +209,11 @@ impl Outgoing {
         self.sent.is_empty() || (is_long && self.sent.len() < MAX_HEARTBEATS)
     }
 
+    /// Whether a packet of this number or a later one has arrived.
+    pub(crate) fn has_answered(&self, number: u64) -> bool {
+        self.largest_acked.is_some_and(|largest| largest >= number)
+    }
+
     /// Probes sent since something was last acknowledged: above zero the path is suspect.
     pub(crate) fn probes(&self) -> u32 {
         self.probes

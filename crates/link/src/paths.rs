@@ -175,6 +175,10 @@ pub(crate) struct Path {
     /// Heartbeats of a path on which nothing was heard.
     asked: u32,
     standing: Standing,
+    /// When it was last heard that it may have failed, and the number of its next packet then.
+    doubted: Option<(Instant, u64)>,
+    /// Its silence was told.
+    is_told: bool,
 }
 
 impl Path {
@@ -192,6 +196,8 @@ impl Path {
             leads: is_shm || id.is_equal() || seen_below > 0,
             asked: 0,
             standing: Standing::new(),
+            doubted: None,
+            is_told: false,
         }
     }
 
@@ -201,7 +207,12 @@ impl Path {
 
     /// Not known to work: it is missing, does not answer, or nobody knows whether its rails lead to each other.
     pub(crate) fn is_suspect(&self) -> bool {
-        !self.is_there || !self.leads || self.outgoing.probes() > 0
+        !self.is_there || !self.leads || self.outgoing.probes() > 0 || self.is_doubted()
+    }
+
+    /// It may have failed, and nothing has answered since that was heard.
+    fn is_doubted(&self) -> bool {
+        self.doubted.is_some_and(|(_, number)| !self.outgoing.has_answered(number))
     }
 
     /// Between two heartbeats of a path that is otherwise idle.
@@ -285,6 +296,21 @@ pub struct PathStatus {
     pub loss: f64,
 }
 
+/// Rails that may have failed: of this end, of the other one, or a pair of both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doubt {
+    pub(crate) own: Option<RailId>,
+    pub(crate) peer: Option<RailId>,
+    /// Who says so knows it.
+    pub(crate) certain: bool,
+}
+
+impl Doubt {
+    fn is_about(&self, own: RailId, peer: RailId) -> bool {
+        self.own.is_none_or(|it| it == own) && self.peer.is_none_or(|it| it == peer)
+    }
+}
+
 /// All of a channel: the path through shared memory, then the pairs of rails, those of equal ids first.
 pub(crate) struct Paths {
     list: Vec<Path>,
@@ -294,7 +320,12 @@ pub(crate) struct Paths {
     /// Those on which the driver knows where the peer is; `None`: all.
     found: Option<PathSet>,
     choice: Choice,
+    /// Rails of this end that have no carrier, as bits.
+    lost_carriers: u8,
 }
+
+/// A rail that was doubted is not doubted again for so long.
+const DOUBT_AGAIN: Duration = Duration::from_secs(1);
 
 /// Where in the list the path through shared memory is.
 const SHM: usize = 0;
@@ -309,8 +340,14 @@ impl Paths {
         now: Instant,
     ) -> Self {
         let shm = Path::new(SHM_PATH, MAX_FRAME, seen_below(SHM_PATH), now);
-        let mut paths =
-            Self { list: vec![shm], own: *own, said: *said, found: None, choice: Choice::default() };
+        let mut paths = Self {
+            list: vec![shm],
+            own: *own,
+            said: *said,
+            found: None,
+            choice: Choice::default(),
+            lost_carriers: 0,
+        };
         for id in pairs(mask(own), peer) {
             let at = paths.obtain(id, seen_below(id), now);
             paths.list[at].is_there = true;
@@ -331,6 +368,55 @@ impl Paths {
     /// How several rails are used.
     pub(crate) fn set_mode(&mut self, mode: RailMode) {
         self.choice.mode = mode;
+    }
+
+    /// These rails of this end have no carrier from now on. Whether that is another thing than before.
+    pub(crate) fn set_lost_carriers(&mut self, rails: u8) -> bool {
+        core::mem::replace(&mut self.lost_carriers, rails) != rails
+    }
+
+    /// Whether a frame that leaves on the rail of this end gets anywhere. Where no rail has a carrier, somebody has seen
+    /// wrong.
+    fn has_carrier(&self, id: PathId) -> bool {
+        let bit = |rail: RailId| 1 << rail.get();
+        let is_lost = id.rails().is_some_and(|(own, _)| self.lost_carriers & bit(own) != 0);
+        !is_lost || mask(&self.own) & !self.lost_carriers == 0
+    }
+
+    /// These rails may have failed: others take over until they have answered. Where that is certain, what is in flight
+    /// is `lost`. A rail that was doubted just now is not doubted again, so that nobody talks it down for good.
+    pub(crate) fn doubt(&mut self, now: Instant, doubt: Doubt, lost: &mut dyn FnMut(Carried)) {
+        let is_it = |path: &Path| path.id.rails().is_some_and(|(own, peer)| doubt.is_about(own, peer));
+        for path in self.list.iter_mut().filter(|path| is_it(path) && path.is_there && path.leads) {
+            if path.doubted.is_some_and(|(since, _)| now.since(since) < DOUBT_AGAIN) {
+                continue;
+            }
+            path.doubted = Some((now, path.outgoing.next_number()));
+            path.ping = true;
+            path.next_heartbeat = now + HEARTBEAT;
+            if doubt.certain {
+                path.outgoing.start_over(lost);
+            }
+        }
+    }
+
+    /// Rails of the other end that have become silent since the last call, while it answers on others, as bits. One
+    /// question without an answer is no verdict.
+    pub(crate) fn take_silent(&mut self) -> u8 {
+        let answers = self.list.iter().any(|path| !path.is_suspect());
+        let mut silent = 0;
+        for path in self.list.iter_mut().filter(|path| path.is_there && path.leads) {
+            let Some((_, rail)) = path.id.rails() else { continue };
+            match path.outgoing.probes() {
+                0 => path.is_told = false,
+                2.. if answers && !path.is_told && path.outgoing.has_answered(0) => {
+                    path.is_told = true;
+                    silent |= 1 << rail.get();
+                }
+                _ => {}
+            }
+        }
+        silent
     }
 
     /// The driver knows where the peer is on these paths: elsewhere it sends no TLPs.
@@ -356,7 +442,8 @@ impl Paths {
         let carries = |id: &PathId| self.largest(*id).is_some_and(|most| most >= BESIDE_PAYLOAD + payload);
         let large: PathSet = all.iter().filter(carries).collect();
         // Where all are small, small TLPs still pass.
-        let wanted = if large.is_empty() { all } else { large };
+        let mut wanted = if large.is_empty() { all } else { large };
+        wanted.retain(|id| self.has_carrier(id));
         for id in wanted.iter() {
             self.obtain(id, seen_below(id), now);
         }

@@ -4,10 +4,11 @@
 //! put behind the parts known here is skipped, and so is a record of an unknown kind, unless that is marked as
 //! critical. Whatever does not parse makes the whole frame malformed; nothing of it is used.
 
-use base::ids::StreamId;
+use base::ids::{NodeId, RailId, StreamId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::notice::{Notice, NoticeCause};
 use crate::pair::Control;
 use crate::path::AckRanges;
 
@@ -59,6 +60,14 @@ struct RawAck {
 struct RawHello {
     rails: u8,
     edition: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawNotice {
+    node: [u8; NodeId::BYTES],
+    rail: u8,
+    cause: u8,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -116,6 +125,8 @@ pub(crate) enum Record<'a> {
     /// Another program has the identity of whom this is for; it was at this address, as the sender writes such, and was
     /// refused.
     Twin([u8; ADDRESS_BYTES]),
+    /// A rail of a node seems to have failed.
+    Notice(Notice),
     /// The status of another stream than the frame's.
     StreamStatus { stream: StreamId, status: Status },
     /// About the beginning and the end of a stream.
@@ -136,6 +147,7 @@ mod kind {
     pub(super) const RENEW: u8 = 11;
     pub(super) const STREAM_STATUS: u8 = 12;
     pub(super) const TWIN: u8 = 20;
+    pub(super) const NOTICE: u8 = 21;
 }
 
 /// Bytes of what follows the kind and length of the longest record without TLPs.
@@ -224,6 +236,11 @@ impl<'a> Parser<'a> {
             kind::CHALLENGE_HEARD => Record::ChallengeHeard(self.take::<U64>()?.get()),
             kind::RENEW => Record::Renew,
             kind::TWIN => Record::Twin(self.take()?),
+            kind::NOTICE => {
+                let RawNotice { node, rail, cause } = self.take()?;
+                let cause = NoticeCause::from_code(cause);
+                Record::Notice(Notice { node: NodeId(node), rail: RailId::new(rail)?, cause })
+            }
             kind::STREAM_STATUS => {
                 Record::StreamStatus { stream: StreamId(self.take::<U32>()?.get()), status: self.take()? }
             }
@@ -367,6 +384,10 @@ fn encode(record: &Record<'_>, out: &mut [u8]) -> (u8, usize) {
             put(at);
             kind::TWIN
         }
+        Record::Notice(Notice { node, rail, cause }) => {
+            put(RawNotice { node: node.0, rail: rail.get(), cause: cause.code() }.as_bytes());
+            kind::NOTICE
+        }
         Record::StreamStatus { stream, status } => {
             put(U32::new(stream.0).as_bytes());
             put(status.as_bytes());
@@ -404,6 +425,8 @@ mod tests {
         assert!(writer.record(&Record::HelloHeard { generation: 9, edition: 1 }));
         assert!(writer.record(&Record::Challenge(5)) && writer.record(&Record::ChallengeHeard(6)));
         assert!(writer.record(&Record::Twin([7; ADDRESS_BYTES])));
+        let notice = Notice { node: NodeId::numbered(5), rail: RailId::ALL[2], cause: NoticeCause::Carrier };
+        assert!(writer.record(&Record::Notice(notice)));
         assert_eq!(
             writer.stream(40, |room| {
                 room[..24].fill(7);
@@ -415,9 +438,10 @@ mod tests {
         let (read, records) = parse(&buffer[..len]).unwrap();
         assert_eq!(read, status);
         let text: Vec<String> = records.map(|record| format!("{:?}", record.unwrap())).collect();
-        assert_eq!(text.len(), 6);
+        assert_eq!(text.len(), 7);
+        assert_eq!(text[5], format!("{:?}", Record::Notice(notice)));
         assert!(text[4].starts_with("Twin([7, "), "{text:?}");
-        assert!(text[0].contains("generation: 3") && text[5].contains("first: 40, count: 2"), "{text:?}");
+        assert!(text[0].contains("generation: 3") && text[6].contains("first: 40, count: 2"), "{text:?}");
     }
 
     #[test]

@@ -183,9 +183,9 @@ mod tests {
         let lose_one_of_20 = |standing: &mut Standing, recent: &mut Recent, from: u32, count: u32| {
             for packet in 0..count {
                 if packet % 20 == 7 {
-                    recent.lost()
+                    recent.lost();
                 } else {
-                    recent.arrived()
+                    recent.arrived();
                 }
                 standing.judge(at(from + packet * 10), false, recent, true);
             }

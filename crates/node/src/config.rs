@@ -37,6 +37,8 @@ pub struct CardConfig {
     pub rail_mode: RailMode,
     /// Its rails, at least one.
     pub rails: Rails,
+    /// Those that have no carrier, as bits.
+    pub lost_carriers: u8,
     /// The drives it lends, by place; `None`: no drive is in this one.
     pub drives: Vec<Option<DriveConfig>>,
     /// The loans; their places are those of their cells.

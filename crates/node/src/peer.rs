@@ -639,6 +639,7 @@ fn channel_config(
         rails,
         peer_rails: said,
         rail_mode: card.rail_mode,
+        lost_carriers: card.lost_carriers,
         max_streams: MAX_STREAMS,
     }
 }

@@ -74,6 +74,7 @@ impl Terms {
             seed: Secret(seed),
             protection: self.protection[side],
             rail_mode: self.rail_mode[side],
+            lost_carriers: 0,
             rails: rails::config(self.rails[side], self.frame_bytes),
             drives: drives.into_iter().map(Some).collect(),
             loans: loans.collect(),

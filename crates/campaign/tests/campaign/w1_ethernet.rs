@@ -5,7 +5,7 @@ use campaign::causeway::{
     Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, borrow_command, kill_card, status,
 };
 use campaign::load::{Load, Model};
-use campaign::process::{poll_until, run, run_to_end};
+use campaign::process::{Process, poll_until, run, run_to_end};
 use campaign::world::{Machine, Mesh};
 use campaign::{Error, gate, scale};
 use serde_json::Value;
@@ -68,6 +68,56 @@ fn w1_a_drive_over_two_ethernet_rails() {
     load.stop_whole(&borrower.socket).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+}
+
+fn follow(machine: &Machine, name: &str) -> Process {
+    let mut command = machine.command(binary().unwrap());
+    command.args(["events", "--name", name, "--follow", "-o", "json"]);
+    machine.spawn(&format!("{name}-events"), command).unwrap()
+}
+
+/// The next event of a kind is of this rail.
+fn wait_event(follower: &mut Process, kind: &str, rail: &str) {
+    let text = format!("\"kind\":\"{kind}\"");
+    let line = follower.wait_line(kind, LONG, |line| line.contains(&text)).unwrap();
+    let event: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&event["rail"], &event["interface"]), (&rail.into(), &rail.into()), "{event}");
+}
+
+/// The kernel knows of it before anything is missed, of a rail over UDP as of one over Ethernet: I/O goes on, nothing is
+/// sent where nothing arrives, and the rail is used again when it is back.
+#[test]
+fn w2_a_lost_carrier_is_known_at_once() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(2, 2).unwrap();
+    let [left, right] = mesh.machines() else { panic!("two machines") };
+    let [first, second] = [0, 1].map(|rail| right.addresses()[rail].to_string());
+    let over_udp = ["--listen", &first, "--listen", &second];
+    for (lends, borrows) in [(over_udp, &[][..]), (BOTH, &["--ethernet", "rail0", "--ethernet", "rail1"])] {
+        let lender = Lender::start(right, &["ram:16M"], &lends).unwrap();
+        let borrower = Borrower::start(left, &lender.lines[0], borrows).unwrap();
+        let ends = [(left, "borrower"), (right, "lender")];
+        for rail in [0, 1] {
+            ends.iter().for_each(|(machine, name)| drop(wait_rail(machine, name, rail, "up").unwrap()));
+        }
+        let mut follower = follow(right, "lender");
+        let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, 1), 8).unwrap();
+        for rail in [0, 1] {
+            load.wait_done(200, LONG).unwrap();
+            let device = format!("rail{rail}");
+            set_link(right, &device, "down");
+            wait_event(&mut follower, "interface-down", &device);
+            load.wait_done(500, LONG).unwrap();
+            drop(wait_rail(left, "borrower", rail, "down").unwrap());
+            // A card that starts now knows it too.
+            kill_card(right, "lender", LONG).unwrap();
+            load.wait_done(500, LONG).unwrap();
+            set_link(right, &device, "up");
+            wait_event(&mut follower, "interface-up", &device);
+            ends.iter().for_each(|(machine, name)| drop(wait_rail(machine, name, rail, "up").unwrap()));
+        }
+        load.stop_whole(&borrower.socket).unwrap();
+    }
 }
 
 /// An interface that is taken away costs its rail and nothing else, also when the card dies after it.

@@ -48,6 +48,7 @@ use self::slots::Slots;
 use self::standby::Standby;
 pub use self::view::{LoanView, View};
 use crate::address::Addresses;
+use crate::carrier::Carriers;
 use crate::event::{Event, seconds};
 use crate::files::{Image, LastWrites};
 use crate::load::{LoadResult, LoadSpec};
@@ -322,6 +323,7 @@ pub struct Agent {
     neighbours: Neighbours,
     waiter: Waiter,
     vm_generation: Option<VmGeneration>,
+    carriers: Carriers,
     /// The machine was restored while this agent lived, or may have been: no card goes on with the keys of the one
     /// before.
     was_restored: bool,
@@ -353,6 +355,7 @@ mod token {
     pub(super) const MESSAGES: u64 = 1;
     pub(super) const VM_GENERATION: u64 = 2;
     pub(super) const STANDBY: u64 = 3;
+    pub(super) const CARRIERS: u64 = 4;
     pub(super) const LISTENER: u64 = 1 << 32;
     /// Who listens for neighbours; then peers and callers, each with an index.
     pub(super) const NEIGHBOURS: u64 = 2 << 32;
@@ -389,6 +392,7 @@ impl Agent {
         let neighbours = Neighbours::new(&spec, &waiter);
         let images = Images::new(&spec.drives);
         let vm_generation = watch_vm_generation(&waiter);
+        let carriers = watch_carriers(&waiter, &spec.rails);
         let mut life = LifeId::default();
         fill_random(&mut life.0)?;
         let places = spec.loans.len();
@@ -403,6 +407,7 @@ impl Agent {
             neighbours,
             waiter,
             vm_generation,
+            carriers,
             was_restored: false,
             restored_as: None,
             card: None,
@@ -454,6 +459,7 @@ impl Agent {
                 }
                 token::MESSAGES => self.take_messages(&mut events),
                 token::STANDBY => self.lose_standby(),
+                token::CARRIERS => self.look_at_carriers(),
                 token::VM_GENERATION => {
                     let news = self.vm_generation.as_ref().map_or(News::None, VmGeneration::news);
                     match news {
@@ -745,6 +751,18 @@ fn watch_vm_generation(waiter: &Waiter) -> Option<VmGeneration> {
     });
     let refused = |error| debug!("keys are not renewed when a snapshot of this machine is restored: {error}");
     listening.map_err(refused).ok()
+}
+
+/// Hears of interfaces that come up and go down, where that is permitted.
+fn watch_carriers(waiter: &Waiter, rails: &[Rail]) -> Carriers {
+    let mut carriers = Carriers::listen();
+    if let Some(socket) = carriers.as_fd()
+        && let Err(error) = waiter.register(socket, token::CARRIERS, Interest::READ)
+    {
+        debug!("a carrier that is lost is not known at once: {error}");
+    }
+    carriers.look(rails);
+    carriers
 }
 
 fn context<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> Context<'a> {

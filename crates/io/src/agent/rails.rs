@@ -73,5 +73,13 @@ impl Agent {
         self.spec.rails.sort_by_key(|rail| rail.id);
         said.extend(gone.into_iter().map(|id| ToCard::Rail(id, ToRail::Go)));
         said.into_iter().for_each(|message| self.tell(message));
+        self.look_at_carriers();
+    }
+
+    /// Finds out which rails have a carrier, and tells the card what has changed.
+    pub(super) fn look_at_carriers(&mut self) {
+        if self.carriers.look(&self.spec.rails) {
+            self.tell(ToCard::Carriers(self.carriers.lost()));
+        }
     }
 }

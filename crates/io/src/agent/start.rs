@@ -59,6 +59,7 @@ impl Agent {
             seed: Secret([0; 32]),
             protection: feasible(spec.protection),
             rail_mode: spec.rail_mode,
+            lost_carriers: self.carriers.lost(),
             rails: rails::configs(&spec.rails),
             drives: spec.drives.iter().map(|drive| Some(drive.as_ref()?.config.clone())).collect(),
             loans: spec.loans.iter().map(|loan| self.loan_config(loan, &mut lenders)).collect(),

@@ -408,6 +408,7 @@ impl<'m> Driver<'m> {
                 ToCard::Drive(drive, what) => self.hear_of_drive(drive, what, enclosed)?,
                 ToCard::Peer(peer, what) => self.hear_of_peer(peer, what, enclosed)?,
                 ToCard::Rail(rail, what) => self.hear_of_rail(rail, what, enclosed)?,
+                ToCard::Carriers(lost) => self.card.set_lost_carriers(self.now, lost),
                 ToCard::RenewKeys { seed, life } => self.card.renew_keys(self.now, seed.0, life),
                 ToCard::ShutDown => {
                     self.slots.shut_down(&mut self.card, self.now);

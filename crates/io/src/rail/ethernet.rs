@@ -24,7 +24,7 @@ use super::batch::Batched;
 use super::name::{Envelope, HEAD_MAX, RawName, control_of};
 use super::receive::Received;
 use super::send::{Datagram, last_errno};
-use super::{RailCounters, RailFeatures, RailOptions, RailSocket, enlarge_buffers};
+use super::{Device, RailCounters, RailFeatures, RailOptions, RailSocket, enlarge_buffers};
 use crate::address::RailAddress;
 
 /// The protocol of frames: the first of those for local experiments (IEEE 802 §9.2.4).
@@ -241,6 +241,10 @@ impl EthernetSocket {
 impl RailSocket for EthernetSocket {
     fn local(&self) -> RailAddress {
         RailAddress::Ethernet(self.socket.envelope.own)
+    }
+
+    fn device(&self) -> Device {
+        Device::Index(self.index)
     }
 
     fn features(&self) -> RailFeatures {

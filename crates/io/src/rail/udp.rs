@@ -17,7 +17,7 @@ use super::batch::Batched;
 use super::name::{Envelope, HEAD_MAX, RawName};
 use super::receive::Received;
 use super::send::Datagram;
-use super::{RailCounters, RailFeatures, RailOptions, RailSocket, enlarge_buffers};
+use super::{Device, RailCounters, RailFeatures, RailOptions, RailSocket, enlarge_buffers};
 use crate::address::RailAddress;
 
 /// Most bytes a UDP datagram over IPv4 carries: 65535 less an IPv4 and a UDP header (RFC 768, RFC 791 §3.1).
@@ -125,6 +125,11 @@ impl UdpSocket {
 impl RailSocket for UdpSocket {
     fn local(&self) -> RailAddress {
         self.local.into()
+    }
+
+    fn device(&self) -> Device {
+        let address = self.local.ip();
+        if address.is_unspecified() { Device::Any } else { Device::Holding(address) }
     }
 
     fn features(&self) -> RailFeatures {

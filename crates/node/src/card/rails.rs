@@ -4,6 +4,7 @@ use core::fmt;
 
 use base::Instant;
 use base::ids::RailId;
+use link::{Notice, NoticeCause};
 
 use super::Card;
 use crate::config::{CardConfig, Rails};
@@ -59,5 +60,47 @@ impl Card<'_> {
             }
         }
         Ok(())
+    }
+
+    /// These rails of the node, as bits, have no carrier from now on: nothing is sent there while another one has, and
+    /// peers are told. Nothing else may be known of it for long.
+    pub fn set_lost_carriers(&mut self, now: Instant, rails: u8) {
+        let news = rails & !core::mem::replace(&mut self.config.lost_carriers, rails);
+        for place in 0..self.peers.len() {
+            if self.peers.get(place).is_some() {
+                self.peer_step(now, place, |peer, _| peer.channel.set_lost_carriers(now, rails));
+            }
+        }
+        let node = self.config.identity.id();
+        for rail in RailId::ALL.into_iter().filter(|rail| news & 1 << rail.get() != 0) {
+            self.give_notice(Notice { node, rail, cause: NoticeCause::Carrier });
+        }
+    }
+
+    /// Tells every node that this one has met of a rail that seems to have failed.
+    pub(super) fn give_notice(&mut self, notice: Notice) {
+        for place in 0..self.peers.len() {
+            if self.peers.get(place).is_some() {
+                self.peers[place].channel.notify(notice);
+                self.peers[place].wake();
+            }
+        }
+    }
+
+    /// The peer in a place says that a rail seems to have failed: its own, or one of a node that both know, which is
+    /// asked; or one of this node, of which it can only know that the two do not hear each other there.
+    pub(super) fn heed(&mut self, place: usize, notice: Notice) {
+        let (now, rail) = (self.now, Some(notice.rail));
+        if notice.node == self.config.identity.id() {
+            self.peers[place].channel.doubt(now, rail, None, false);
+            return self.peers[place].wake();
+        }
+        for other in 0..self.peers.len() {
+            if self.peers.get(other).is_some_and(|peer| peer.node() == notice.node) {
+                let is_its_own = other == place && notice.cause == NoticeCause::Carrier;
+                self.peers[other].channel.doubt(now, None, rail, is_its_own);
+                self.peers[other].wake();
+            }
+        }
     }
 }

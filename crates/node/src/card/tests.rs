@@ -62,6 +62,7 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         seed: Secret([node as u8; 32]),
         protection: link::Protection::Aegis,
         rail_mode: link::RailMode::default(),
+        lost_carriers: 0,
         rails: RailConfig::first(1, 9000),
         drives: lends.then(|| Some(DriveConfig::new(1 << 12, 512, 7))).into_iter().collect(),
         loans: vec![loan],
@@ -1017,6 +1018,39 @@ fn loans_of_one_lender_share_a_channel() {
         assert_eq!(end.card.channel(0).unwrap().stats().handshakes.get(), 1);
         assert_ne!(end.card.stream_id(0), end.card.stream_id(1));
     }
+}
+
+/// The rail that answers on equal terms at an end.
+fn rail_is_up(card: &Card<'_>, rail: usize, now: Instant) -> bool {
+    let rail = RailId::ALL[rail];
+    let status = card.channel_of(0).and_then(|channel| channel.rail_status(rail, now));
+    status.is_some_and(|(path, status)| path.rails() == Some((rail, rail)) && status.is_up)
+}
+
+/// A node that has lost a carrier says so on another rail, and the others use that one until the first has answered.
+#[test]
+fn a_carrier_that_is_lost_is_known_to_others_at_once() {
+    let arena = Arena::default();
+    let with_rails = |config: CardConfig| CardConfig { rails: RailConfig::first(2, 9000), ..config };
+    let second = Route { rail: RailId::ALL[1], ..ROUTE };
+    let LoanRole::Borrow { lender, io_timeout, edge, .. } = borrow(BorrowEdge::Drive) else { unreachable!() };
+    let borrows = LoanRole::Borrow { lender, routes: vec![ROUTE, second], io_timeout, edge };
+    let configs = [config(1, LoanRole::Lend(LendConfig::of(0))), config(2, borrows)];
+    let mut ends = configs.map(|config| End::new(&arena, with_rails(config)));
+    let mut now = Instant::ZERO;
+    let are_up =
+        |card: &Card<'_>, now: Instant| is_ready(card, now) && (0..2).all(|rail| rail_is_up(card, rail, now));
+    assert!(run(&mut now, &mut ends, Duration::from_secs(3), are_up));
+    ends[1].card.set_lost_carriers(now, 0b01);
+    let said = ends[1].turn(now);
+    assert!(said.iter().all(|(egress, _)| *egress != Egress::Rail(RailId::ALL[0])));
+    ends[0].incoming.extend(said);
+    // The questions that it asks now are lost.
+    ends[0].turn(now);
+    assert!(!rail_is_up(&ends[0].card, 0, now) && rail_is_up(&ends[0].card, 1, now));
+    // It is back, and answers.
+    ends[1].card.set_lost_carriers(now, 0);
+    assert!(run(&mut now, &mut ends, Duration::from_secs(3), are_up));
 }
 
 /// Nobody looks at loans that do nothing, however long.

@@ -36,6 +36,7 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
         restored_as: None,
         protection: Protection::Aegis,
         rail_mode: RailMode::default(),
+        lost_carriers: 0,
         generation: CardGeneration(1),
         seed: Secret([1; 32]),
         rails: RailConfig::first(1, 9000),

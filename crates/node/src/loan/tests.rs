@@ -116,6 +116,7 @@ fn card(role: LoanRole) -> CardConfig {
         seed: Secret([1; 32]),
         protection: link::Protection::Aegis,
         rail_mode: link::RailMode::default(),
+        lost_carriers: 0,
         rails: RailConfig::first(1, 9000),
         drives: vec![Some(DriveConfig::new(1 << 12, 512, 7))],
         loans: vec![loan],

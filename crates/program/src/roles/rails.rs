@@ -78,9 +78,9 @@ pub(super) fn toward(
         let bound = match addresses.get(id) {
             Some(RailAddress::Ethernet(_)) => {
                 let interface = interfaces.next().cloned().map_or_else(only_interface, Ok);
-                interface.and_then(|interface| bind(&name, &Listen::Ethernet { interface }, 0))
+                interface.and_then(|interface| bind(&Listen::Ethernet { interface }, 0))
             }
-            other => bind(&name, &any_address(other), 0),
+            other => bind(&any_address(other), 0),
         };
         match bound {
             Ok(socket) => rails.push(agent::Rail { id, name, socket }),
@@ -147,7 +147,7 @@ fn default_addresses() -> Vec<Listen> {
 
 fn bind_all(chosen: &[Rail], port: u16) -> Result<Vec<agent::Rail>, Failure> {
     let bound = chosen.iter().zip(ids(chosen, &[])?).map(|(Rail { name, listen, .. }, id)| {
-        let socket = bind(name, listen, port)?;
+        let socket = bind(listen, port)?;
         Ok(agent::Rail { id, name: name.clone(), socket })
     });
     let mut bound: Vec<agent::Rail> = bound.collect::<Result<_, Failure>>()?;
@@ -206,7 +206,7 @@ pub(super) fn listen_more(
         let before = going.iter().find(|rail| Some(rail.socket.local()) == local && rail.id == id);
         let socket = match before {
             Some(before) => handed_over(&*before.socket)?,
-            None => bind(&rail.name, &rail.listen, port).map_err(|failure| {
+            None => bind(&rail.listen, port).map_err(|failure| {
                 let stay = present.iter().map(|rail| (*rail, false));
                 let own = stay.chain(going.iter().map(|rail| (*rail, true)));
                 local.and_then(|local| in_the_way(&rail.name, local, own)).unwrap_or(failure)
@@ -271,8 +271,8 @@ fn is_taken(chosen: &[Rail], port: u16) -> bool {
     chosen.iter().any(|rail| probe(rail).is_err_and(|error| error.kind() == ErrorKind::AddrInUse))
 }
 
-/// Opens the socket of the rail `name`, at `port` where it has chosen none.
-fn bind(name: &str, listen: &Listen, port: u16) -> Result<Box<dyn RailSocket>, Failure> {
+/// Opens the socket of a rail, at `port` where it has chosen none.
+fn bind(listen: &Listen, port: u16) -> Result<Box<dyn RailSocket>, Failure> {
     match listen {
         Listen::Udp { address, port: chosen } => {
             let local = SocketAddr::new(*address, chosen.unwrap_or(port));
@@ -282,9 +282,6 @@ fn bind(name: &str, listen: &Listen, port: u16) -> Result<Box<dyn RailSocket>, F
         Listen::Ethernet { interface } => {
             let socket = EthernetSocket::open(interface, &RailOptions::default());
             let socket = socket.map_err(|error| unopened(interface, &error))?;
-            if Interface::find(interface).is_ok_and(|interface| !interface.is_running) {
-                Event::InterfaceDown { rail: name.to_owned(), interface: interface.clone() }.say();
-            }
             Ok(Box::new(socket))
         }
     }

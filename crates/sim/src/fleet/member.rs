@@ -182,6 +182,7 @@ impl<'w> Member<'w> {
             seed: Secret(seed),
             protection: link::Protection::Aegis,
             rail_mode: link::RailMode::default(),
+            lost_carriers: 0,
             rails: rails::config(self.rails, FRAME),
             drives: self.lent.clone().map(drive).collect(),
             loans: lent.chain(borrowed).collect(),

@@ -166,6 +166,7 @@ pub(crate) fn config_of(node: usize, loans: Vec<LoanConfig>, rules: RuleSet) -> 
         seed: Secret([node as u8 + 1; 32]),
         protection: link::Protection::Aegis,
         rail_mode: link::RailMode::default(),
+        lost_carriers: 0,
         rails: RailConfig::first(RAILS, FRAME),
         drives: (0..lent)
             .map(|drive| Some(DriveConfig::new(BLOCKS, BLOCK as u32, 7 + drive as u64)))

@@ -59,6 +59,8 @@ struct Asked {
     answers: bool,
     /// The status of its stream.
     pinged: bool,
+    /// It has said that a rail seems to have failed.
+    noticed: bool,
 }
 
 /// From whom a frame was, if it was not dropped.
@@ -401,6 +403,12 @@ impl<'m> Channel<'m> {
                     }
                 }
                 Record::Twin(at) => self.events.push_back(Event::HasTwin(at)),
+                // One a frame: each asks all rails of a node.
+                Record::Notice(notice) if !asked.noticed => {
+                    asked.noticed = true;
+                    self.events.push_back(Event::Notice(notice));
+                }
+                Record::Notice(_) => {}
                 Record::StreamStatus { stream, status } => self.handle_status(stream, &status, streams),
                 Record::Control(control) => {
                     (asked.eliciting, asked.urgent) = (true, true);

@@ -10,6 +10,7 @@ mod for_test;
 mod greeting;
 mod incoming;
 mod keys;
+mod notices;
 mod numbers;
 mod outgoing;
 mod rails;
@@ -38,6 +39,7 @@ use crate::frame::{Kind, MAX_RAILS, TAG_LEN};
 use crate::handshake::{Destination, Initiator, KeySet, derive};
 use crate::identity::{NodeKey, PublicKey};
 use crate::name::Name;
+use crate::notice::Notice;
 use crate::path::{Carried, Incoming};
 use crate::paths::{MAX_PATHS, PathConfig, PathId, PathSet, PathStatus, Paths, RAIL_PATHS};
 use crate::record::ADDRESS_BYTES;
@@ -253,6 +255,8 @@ pub struct ChannelConfig {
     pub peer_rails: [Option<PathConfig>; MAX_RAILS],
     /// How it uses several of them.
     pub rail_mode: RailMode,
+    /// Those that have no carrier, as bits.
+    pub lost_carriers: u8,
     /// The largest payload of a TLP that the rails can carry: 1024 or 4096.
     pub max_payload: usize,
     /// Streams at once, at most [`MAX_STREAMS`]; the smaller number of both ends counts.
@@ -274,6 +278,10 @@ pub enum Event {
     TwinRefused(CallName),
     /// The peer says that it has refused another life of this node, at this address.
     HasTwin([u8; ADDRESS_BYTES]),
+    /// The peer does not answer on this rail of its own any more, and does on others.
+    Silent(RailId),
+    /// The peer says that a rail of some node seems to have failed, perhaps of this one.
+    Notice(Notice),
 }
 
 /// Names what flows between two lives from one beginning on: streams of one course are never those of another.
@@ -361,6 +369,8 @@ pub struct Channel<'m> {
     events: VecDeque<Event>,
     /// Where another life of the peer was, of which that is to be told.
     twin: Option<[u8; ADDRESS_BYTES]>,
+    /// Rails of which the peer is to be told.
+    notices: VecDeque<Notice>,
     /// Lives of the peer that have something of this node, be it that none of them is met.
     tenants: Vec<LifeId>,
     last_carried: Carried,
@@ -382,6 +392,7 @@ impl<'m> Channel<'m> {
         let seen_below = |path: PathId| cells.seen[path.index()].get();
         let mut paths = Paths::new((&config.rails, &config.peer_rails), peer, seen_below, now);
         paths.set_mode(config.rail_mode);
+        let has_lost = paths.set_lost_carriers(config.lost_carriers);
         let is_known = cells.current.get().is_valid();
         let heard_at = Instant::from_nanos(cells.heard_at.get()).min(now);
         let side = side_of(&config);
@@ -413,6 +424,7 @@ impl<'m> Channel<'m> {
             tenants: Vec::new(),
             events: VecDeque::new(),
             twin: None,
+            notices: VecDeque::new(),
             last_carried: Carried::default(),
             last_acked: Vec::new(),
             #[cfg(test)]
@@ -420,6 +432,9 @@ impl<'m> Channel<'m> {
             config,
         };
         channel.load_keys();
+        if has_lost {
+            channel.pair(now);
+        }
         if channel.current.is_some() {
             channel.greeting.begin(now);
         }

@@ -74,6 +74,9 @@ impl<'m> Channel<'m> {
         if let Some(at) = self.twin.take() {
             return Some(Plan { alone: Some(Record::Twin(at)), ..Plan::on(best) });
         }
+        if let Some(notice) = self.notices.pop_front() {
+            return Some(Plan { alone: Some(Record::Notice(notice)), ..Plan::on(best) });
+        }
         if let Some(path) = self.greeting.take_path() {
             // A path that has gone meanwhile need not be greeted: the others are.
             let path = self.paths.index_of(path).filter(|&path| self.paths[path].is_there);

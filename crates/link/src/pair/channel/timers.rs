@@ -34,6 +34,7 @@ impl<'m> Channel<'m> {
         }
         let fates = &mut self.fates;
         self.paths.handle_timeout(now, &mut |carried| fates.push_back((carried, false)));
+        self.report_silent();
         self.settle(streams);
         let again = self.journal.rule(Rule::HelloUntilAnswered);
         self.greeting.handle_timeout(now, self.paths.all_there(), again);

@@ -10,6 +10,7 @@ mod identity;
 mod many;
 mod mutations;
 mod node;
+mod notices;
 mod opening;
 mod rails;
 mod shm;

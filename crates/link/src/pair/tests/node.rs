@@ -406,6 +406,7 @@ impl NodeConfig {
             rails: self.path_configs(),
             peer_rails: if calls { RailId::ALL.map(said) } else { Default::default() },
             rail_mode: self.rail_mode,
+            lost_carriers: 0,
             max_payload: if self.max_frame < 8192 { 1024 } else { 4096 },
             max_streams: self.max_streams,
         }

@@ -739,6 +739,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         restored_as: None,
         protection: link::Protection::Insecure,
         rail_mode: link::RailMode::default(),
+        lost_carriers: 0,
         generation: CardGeneration(generation),
         seed: Secret(seed),
         rails: RailConfig::first(1, frame),

@@ -1,0 +1,148 @@
+//! Rails that seem to have failed: what is said of them, and what a notice changes where it is heard.
+
+use core::time::Duration;
+
+use base::ids::{NodeId, RailId};
+use base::ledger::Arena;
+
+use super::spread::{MS, on_rails, pair, write};
+use super::*;
+use crate::pair::Event;
+use crate::{Notice, NoticeCause, RailMode};
+
+/// From one node to the other.
+const DELAY: Duration = Duration::from_millis(2);
+
+fn notices<'w>(world: &'w World<'_>, node: usize) -> Vec<&'w Event> {
+    let events = world.nodes[node].slots.iter().flat_map(|slot| &slot.events);
+    events.filter(|event| matches!(event, Event::Notice(_) | Event::Silent(_))).collect()
+}
+
+/// Two nodes with two rails that are both used.
+fn distant(arena: &Arena) -> World<'_> {
+    let mut world = pair(arena, 2, RailMode::Balance);
+    world.delay = DELAY;
+    let (frames, _) = write(&mut world, MS * 500);
+    assert!(frames.iter().all(|frames| *frames > 0), "{frames:?}");
+    world
+}
+
+/// The first node hears that its first rail may have failed.
+fn doubt(world: &mut World<'_>, is_certain: bool) {
+    let now = world.now;
+    world.nodes[0].guarded(now, |node| {
+        node.channel(1).doubt(now, Some(RailId::ALL[0]), None, is_certain);
+        node.is_awake = true;
+    });
+}
+
+#[test]
+fn a_notice_is_heard_once() {
+    let arena = Arena::default();
+    let mut world = pair(&arena, 2, RailMode::Balance);
+    let notice = |rail, cause| Notice { node: key_of(1).id(), rail: RailId::ALL[rail], cause };
+    let said = [notice(1, NoticeCause::Carrier), notice(0, NoticeCause::Silence)];
+    let now = world.now;
+    world.nodes[1].guarded(now, |node| {
+        // Whoever says it again before it has left says nothing new.
+        said.iter().chain(&said).for_each(|notice| node.channel(0).notify(*notice));
+        node.is_awake = true;
+    });
+    world.run_for(MS * 50);
+    assert_eq!(notices(&world, 0), said.map(Event::Notice).iter().collect::<Vec<_>>());
+    assert_eq!(notices(&world, 1), Vec::<&Event>::new());
+}
+
+#[test]
+fn notices_that_wait_are_few() {
+    let arena = Arena::default();
+    let mut world = pair(&arena, 2, RailMode::Balance);
+    let now = world.now;
+    world.nodes[1].guarded(now, |node| {
+        for number in 0..=u8::MAX {
+            let (node_id, rail) = (NodeId([number; _]), RailId::ALL[0]);
+            node.channel(0).notify(Notice { node: node_id, rail, cause: NoticeCause::Silence });
+        }
+        node.is_awake = true;
+    });
+    world.run_for(MS * 50);
+    assert_eq!(notices(&world, 0).len(), 16);
+}
+
+#[test]
+fn a_doubted_rail_carries_nothing_until_it_has_answered() {
+    let arena = Arena::default();
+    let mut world = distant(&arena);
+    doubt(&mut world, false);
+    let (frames, _) = write(&mut world, DELAY);
+    assert!(frames[0] == 0 && frames[1] > 0, "{frames:?}");
+    write(&mut world, DELAY * 2);
+    let (frames, _) = write(&mut world, MS * 20);
+    assert!(frames[0] > 0, "{frames:?}");
+}
+
+/// Without a limit the rail would never be used again.
+#[test]
+fn who_doubts_without_end_costs_a_question_now_and_then() {
+    let arena = Arena::default();
+    let mut world = distant(&arena);
+    let (_, clean) = write(&mut world, MS * 1_000);
+    let (mut frames, mut carried) = ([0; 2], 0);
+    for _ in 0..500 {
+        doubt(&mut world, true);
+        let (sent, came) = write(&mut world, MS * 2);
+        (0..2).for_each(|rail| frames[rail] += sent[rail]);
+        carried += came;
+    }
+    assert!(frames[0] * 4 > frames[1], "{frames:?}");
+    assert!(carried * 10 > clean * 9, "{carried} of {clean}");
+}
+
+/// What was under way is sent again by another one, before a timer has anything to say.
+#[test]
+fn what_a_rail_that_has_certainly_failed_had_is_sent_again_at_once() {
+    let time = [false, true].map(|is_certain| {
+        let arena = Arena::default();
+        let mut world = distant(&arena);
+        world.run_until(MS * 100, |world| world.nodes[0].places.iter().all(|place| place.stream.is_idle()));
+        world.wire = on_rails(|rail| Wire { lost: if rail == 0 { 100 } else { 0 }, ..Wire::default() });
+        write(&mut world, MS);
+        doubt(&mut world, is_certain);
+        world.run_until(MS * 200, |world| world.nodes[0].places.iter().all(|place| place.stream.is_idle()))
+    });
+    assert!(time[1] < time[0], "{time:?}");
+}
+
+#[test]
+fn a_rail_that_is_silent_is_named_only_where_the_peer_answers_elsewhere() {
+    for all in [false, true] {
+        let arena = Arena::default();
+        let mut world = pair(&arena, 2, RailMode::Balance);
+        write(&mut world, MS * 100);
+        world.cut = Box::new(move |_, _, path| all || path == PATHS[0]);
+        write(&mut world, MS * 200);
+        let expected = if all { vec![] } else { vec![&Event::Silent(RailId::ALL[0])] };
+        assert_eq!(notices(&world, 0), expected, "all: {all}");
+    }
+}
+
+#[test]
+fn a_rail_without_a_carrier_is_not_used_unless_none_has_one() {
+    let arena = Arena::default();
+    let mut world = distant(&arena);
+    // Of each rail: whether it has lost its carrier, and is used then.
+    for (lost, used) in [(0b01, [false, true]), (0b10, [true, false]), (0b11, [true; 2]), (0, [true; 2])] {
+        let now = world.now;
+        world.nodes[0].guarded(now, |node| {
+            node.channel(1).set_lost_carriers(now, lost);
+            node.is_awake = true;
+        });
+        write(&mut world, MS * 500);
+        let (frames, _) = write(&mut world, MS * 100);
+        assert_eq!(frames.map(|frames| frames > 0), used, "{lost:b}: {frames:?}");
+    }
+    world.run_until(MS * 5_000, |world| {
+        world.nodes.iter().flat_map(|node| &node.places).all(|place| place.stream.is_idle())
+    });
+    world.expect_all_came();
+}
