@@ -138,12 +138,16 @@ pub(crate) type Rails = [Option<PathConfig>; MAX_RAILS];
 
 /// Rails as bits.
 pub(crate) fn mask(rails: &Rails) -> u8 {
-    RailId::present(rails).fold(0, |mask, (rail, _)| mask | 1 << rail.get())
+    RailId::present(rails).fold(0, |mask, (rail, _)| mask | bit(rail))
+}
+
+fn bit(rail: RailId) -> u8 {
+    1 << rail.get()
 }
 
 /// The paths between two ends that have these rails, equal ids first. The same at both ends.
 pub(crate) fn pairs(own: u8, peer: u8) -> impl Iterator<Item = PathId> {
-    let has = |mask: u8, rail: RailId| mask & 1 << rail.get() != 0;
+    let has = |mask: u8, rail: RailId| mask & bit(rail) != 0;
     let equal = RailId::ALL.into_iter().map(|rail| (rail, rail));
     let all = RailId::ALL.into_iter().flat_map(|one| RailId::ALL.map(|other| (one, other)));
     let unequal = all.filter(move |(one, other)| one != other && !(has(peer, *one) && has(own, *other)));
@@ -213,6 +217,21 @@ impl Path {
     /// It may have failed, and nothing has answered since that was heard.
     fn is_doubted(&self) -> bool {
         self.doubted.is_some_and(|(_, number)| !self.outgoing.has_answered(number))
+    }
+
+    /// Others take over until it has answered, which it is asked to do at once. Where it has failed for `certain`, what
+    /// is in flight is `lost`.
+    fn doubt(&mut self, now: Instant, certain: bool, lost: &mut dyn FnMut(Carried)) {
+        self.doubted = Some((now, self.outgoing.next_number()));
+        if certain {
+            self.outgoing.start_over(lost);
+        }
+        self.ask(now);
+    }
+
+    fn ask(&mut self, now: Instant) {
+        self.ping = true;
+        self.next_heartbeat = now + HEARTBEAT;
     }
 
     /// Between two heartbeats of a path that is otherwise idle.
@@ -370,32 +389,27 @@ impl Paths {
         self.choice.mode = mode;
     }
 
-    /// These rails of this end have no carrier from now on. Whether that is another thing than before.
-    pub(crate) fn set_lost_carriers(&mut self, rails: u8) -> bool {
-        core::mem::replace(&mut self.lost_carriers, rails) != rails
-    }
-
-    /// Whether a frame that leaves on the rail of this end gets anywhere. Where no rail has a carrier, somebody has seen
-    /// wrong.
-    fn has_carrier(&self, id: PathId) -> bool {
-        let bit = |rail: RailId| 1 << rail.get();
-        let is_lost = id.rails().is_some_and(|(own, _)| self.lost_carriers & bit(own) != 0);
-        !is_lost || mask(&self.own) & !self.lost_carriers == 0
-    }
-
-    /// These rails may have failed: others take over until they have answered. Where that is certain, what is in flight
-    /// is `lost`. A rail that was doubted just now is not doubted again, so that nobody talks it down for good.
-    pub(crate) fn doubt(&mut self, now: Instant, doubt: Doubt, lost: &mut dyn FnMut(Carried)) {
-        let is_it = |path: &Path| path.id.rails().is_some_and(|(own, peer)| doubt.is_about(own, peer));
-        for path in self.list.iter_mut().filter(|path| is_it(path) && path.is_there && path.leads) {
-            if path.doubted.is_some_and(|(since, _)| now.since(since) < DOUBT_AGAIN) {
-                continue;
+    /// These rails of this end have no carrier from now on: what is in flight there is `lost`, and others take over until
+    /// something is answered there all the same.
+    pub(crate) fn set_lost_carriers(&mut self, now: Instant, rails: u8, lost: &mut dyn FnMut(Carried)) {
+        let changed = core::mem::replace(&mut self.lost_carriers, rails) ^ rails;
+        for path in &mut self.list {
+            match path.id.rails() {
+                Some((own, _)) if changed & rails & bit(own) != 0 => path.doubt(now, true, lost),
+                Some((own, _)) if changed & bit(own) != 0 => path.ask(now),
+                _ => {}
             }
-            path.doubted = Some((now, path.outgoing.next_number()));
-            path.ping = true;
-            path.next_heartbeat = now + HEARTBEAT;
-            if doubt.certain {
-                path.outgoing.start_over(lost);
+        }
+    }
+
+    /// These rails may have failed. One that was doubted just now is not doubted again, so that nobody talks it down for
+    /// good.
+    pub(crate) fn doubt(&mut self, now: Instant, doubt: Doubt, lost: &mut dyn FnMut(Carried)) {
+        for path in &mut self.list {
+            let is_it = path.id.rails().is_some_and(|(own, peer)| doubt.is_about(own, peer));
+            let is_new = path.doubted.is_none_or(|(since, _)| now.since(since) >= DOUBT_AGAIN);
+            if is_it && is_new && path.is_there && path.leads {
+                path.doubt(now, doubt.certain, lost);
             }
         }
     }
@@ -411,7 +425,7 @@ impl Paths {
                 0 => path.is_told = false,
                 2.. if answers && !path.is_told && path.outgoing.has_answered(0) => {
                     path.is_told = true;
-                    silent |= 1 << rail.get();
+                    silent |= bit(rail);
                 }
                 _ => {}
             }
@@ -442,8 +456,7 @@ impl Paths {
         let carries = |id: &PathId| self.largest(*id).is_some_and(|most| most >= BESIDE_PAYLOAD + payload);
         let large: PathSet = all.iter().filter(carries).collect();
         // Where all are small, small TLPs still pass.
-        let mut wanted = if large.is_empty() { all } else { large };
-        wanted.retain(|id| self.has_carrier(id));
+        let wanted = if large.is_empty() { all } else { large };
         for id in wanted.iter() {
             self.obtain(id, seen_below(id), now);
         }
@@ -473,7 +486,11 @@ impl Paths {
         let rank = |id: PathId| (id != SHM_PATH, !id.is_equal(), id.number());
         let at = self.list.partition_point(|path| rank(path.id) < rank(id));
         let max_frame = self.largest(id).unwrap_or(MAX_FRAME);
-        self.list.insert(at, Path::new(id, max_frame, seen_below, now));
+        let mut path = Path::new(id, max_frame, seen_below, now);
+        if id.rails().is_some_and(|(own, _)| self.lost_carriers & bit(own) != 0) {
+            path.doubt(now, true, &mut drop);
+        }
+        self.list.insert(at, path);
         at
     }
 

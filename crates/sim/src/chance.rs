@@ -6,6 +6,7 @@ use base::Random;
 #[derive(Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum Chance {
+    Carriers = 0xca_441e_0000,
     CommonDrive = 0x5a5a,
     Contest = 0xc0_7e57_0000,
     Guests = 0x9e57_0000_0000,

@@ -48,6 +48,8 @@ marks! {
     BothRailsCut = "both-rails-cut",
     /// A rail was cut in one direction only.
     OneWayCut = "one-way-cut",
+    /// A node knew, or believed, that a rail of its own has no carrier.
+    CarrierLost = "carrier-lost",
     /// A medium has failed a request.
     MediumFailed = "medium-failed",
     /// An operator was told that a medium has lost something.

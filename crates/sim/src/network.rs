@@ -155,6 +155,11 @@ impl Network {
         }
     }
 
+    /// The rails of a node on which nothing leaves, as bits.
+    pub(crate) fn lost_carriers(&self, node: usize) -> u8 {
+        (0..RAILS).filter(|rail| self.cuts[node][*rail] > 0).map(|rail| 1 << rail).sum()
+    }
+
     /// Whether something is cut.
     pub(crate) fn is_cut(&self) -> bool {
         self.cuts.iter().flatten().any(|cuts| *cuts > 0)

@@ -55,6 +55,8 @@ pub(crate) enum Event {
     Fault,
     /// A rail comes back.
     Mend(u64),
+    /// A node hears which of its rails have no carrier, as bits.
+    Carriers(usize, u8),
     /// A client thinks of something.
     Think(usize),
     /// A guest of a virtual machine does.

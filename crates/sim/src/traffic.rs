@@ -5,6 +5,7 @@ use base::ids::RailId;
 use link::frame::{Header, Kind};
 use node::{Address, Card, Egress};
 
+use crate::chance::Chance;
 use crate::checkers::freshness::Origin;
 use crate::death::survive;
 use crate::identity::Identity;
@@ -25,13 +26,16 @@ pub(crate) struct Traffic {
     pub(crate) siege: Siege,
     /// In some, somebody repeats frames faster than the network.
     spoofer: Option<Spoofer>,
+    /// Which nodes hear of a carrier that is lost, or believe that one is.
+    carriers: Random,
     buffer: Vec<u8>,
 }
 
 impl Traffic {
-    pub(crate) fn new(network: Network, neighbours: Option<Neighbours>, spoofer: Option<Spoofer>) -> Self {
+    pub(crate) fn new(seed: u64, network: Network, neighbours: Option<Neighbours>) -> Self {
         let buffer = vec![0; link::frame::MAX_FRAME];
-        Self { network, neighbours, siege: Siege::default(), spoofer, buffer }
+        let (spoofer, carriers) = (Spoofer::of(seed), Chance::Carriers.of(seed));
+        Self { network, neighbours, siege: Siege::default(), spoofer, carriers, buffer }
     }
 
     /// Somebody repeats frames faster than the network.
@@ -146,10 +150,38 @@ impl Traffic {
         stage.report.marks.set_if(Mark::BothRailsCut, self.network.are_both_cut());
         stage.report.marks.set_if(Mark::OneWayCut, rails.count_ones() == 1);
         stage.clock.after(lasts, Event::Mend(rails));
+        self.tell_of_carriers(stage);
     }
 
     pub(crate) fn mend(&mut self, stage: &mut Stage<'_>, rails: u64) {
         stage.log(None, "mend", rails, 0);
         self.network.mend(rails);
+        self.tell_of_carriers(stage);
+    }
+
+    /// Nothing goes wrong from now on.
+    pub(crate) fn calm(&mut self, stage: &mut Stage<'_>) {
+        self.network.calm();
+        (0..stage.nodes.len()).for_each(|node| stage.clock.after(0, Event::Carriers(node, 0)));
+    }
+
+    /// The system of a node may say which of its rails have no carrier, some time; and it may be wrong.
+    fn tell_of_carriers(&mut self, stage: &mut Stage<'_>) {
+        for node in 0..stage.nodes.len() {
+            if !self.carriers.chance(500) {
+                continue;
+            }
+            let is_wrong = self.carriers.chance(100);
+            let lost = if is_wrong { self.carriers.below(4) as u8 } else { self.network.lost_carriers(node) };
+            stage.clock.after(self.carriers.below(3_000_000), Event::Carriers(node, lost));
+        }
+    }
+
+    /// A node hears it. Returns the node, if its card is to be served.
+    pub(crate) fn hear_of_carriers(stage: &mut Stage<'_>, node: usize, lost: u8) -> Option<usize> {
+        let lost = if stage.is_calm() { 0 } else { lost };
+        stage.log(Some(node), "carriers", lost.into(), 0);
+        stage.report.marks.set_if(Mark::CarrierLost, lost != 0);
+        stage.act(node, |card, now| card.set_lost_carriers(now, lost)).then_some(node)
     }
 }

@@ -21,7 +21,6 @@ use crate::nodes::Node;
 use crate::report::Report;
 use crate::setting::Setting;
 use crate::slot::Guests;
-use crate::spoof::Spoofer;
 use crate::stage::{BORROWER, Event, NODES, Stage};
 use crate::traffic::Traffic;
 use crate::watch::Watch;
@@ -99,7 +98,7 @@ impl<'w> World<'w> {
                 random,
                 calm_since: None,
             },
-            traffic: Traffic::new(network, setting.neighbours, Spoofer::of(seed)),
+            traffic: Traffic::new(seed, network, setting.neighbours),
             disks: setting.disks,
             clients: Clients::new(clients, count, loans),
             guests: memories.map(|memories| Guests::new(guests, memories, setting.volatile)),
@@ -172,6 +171,7 @@ impl<'w> World<'w> {
             Event::Wake(node) if stage.nodes[node].wake.rings(stage.clock.now) => stage.let_time_pass(node),
             Event::Wake(_) => None,
             Event::Arrival(frame) => Traffic::arrive(stage, frame),
+            Event::Carriers(node, lost) => Traffic::hear_of_carriers(stage, node, lost),
             Event::Ring(loan, request) => disks.ring_done(stage, loan, request),
             Event::Mark(loan) => Disks::mark_late(stage, loan),
             Event::Think(client) => self.clients.think(stage, client),
@@ -206,7 +206,7 @@ impl<'w> World<'w> {
         stage.log(None, "calm", 0, 0);
         stage.calm_since = Some(stage.clock.now);
         stage.nodes.iter().for_each(|node| node.switch.disarm());
-        self.traffic.network.calm();
+        self.traffic.calm(stage);
         self.guests.iter_mut().flat_map(|guests| &mut guests.guests).for_each(Guest::calm);
     }
 

@@ -1043,7 +1043,6 @@ fn a_carrier_that_is_lost_is_known_to_others_at_once() {
     assert!(run(&mut now, &mut ends, Duration::from_secs(3), are_up));
     ends[1].card.set_lost_carriers(now, 0b01);
     let said = ends[1].turn(now);
-    assert!(said.iter().all(|(egress, _)| *egress != Egress::Rail(RailId::ALL[0])));
     ends[0].incoming.extend(said);
     // The questions that it asks now are lost.
     ends[0].turn(now);

@@ -392,7 +392,7 @@ impl<'m> Channel<'m> {
         let seen_below = |path: PathId| cells.seen[path.index()].get();
         let mut paths = Paths::new((&config.rails, &config.peer_rails), peer, seen_below, now);
         paths.set_mode(config.rail_mode);
-        let has_lost = paths.set_lost_carriers(config.lost_carriers);
+        paths.set_lost_carriers(now, config.lost_carriers, &mut drop);
         let is_known = cells.current.get().is_valid();
         let heard_at = Instant::from_nanos(cells.heard_at.get()).min(now);
         let side = side_of(&config);
@@ -432,9 +432,6 @@ impl<'m> Channel<'m> {
             config,
         };
         channel.load_keys();
-        if has_lost {
-            channel.pair(now);
-        }
         if channel.current.is_some() {
             channel.greeting.begin(now);
         }

@@ -31,11 +31,10 @@ impl Channel<'_> {
         self.paths.doubt(now, doubt, &mut |carried| fates.push_back((carried, false)));
     }
 
-    /// These rails of this end, as bits, have no carrier from now on: nothing is sent on them, unless all have none.
+    /// These rails of this end, as bits, have no carrier from now on: they are doubted, for certain.
     pub fn set_lost_carriers(&mut self, now: Instant, rails: u8) {
-        if self.paths.set_lost_carriers(rails) {
-            self.pair(now);
-        }
+        let fates = &mut self.fates;
+        self.paths.set_lost_carriers(now, rails, &mut |carried| fates.push_back((carried, false)));
     }
 
     /// Says of which rails of the peer nothing was heard any more, though it answers on others.

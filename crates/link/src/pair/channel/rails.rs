@@ -159,7 +159,7 @@ impl Channel<'_> {
     }
 
     /// Which paths there are follows from the rails of both ends.
-    pub(super) fn pair(&mut self, now: Instant) {
+    fn pair(&mut self, now: Instant) {
         let keys = self.agreed();
         let payload = if keys.is_valid() { keys.max_payload as usize } else { 0 };
         let (cells, fates) = (self.cells, &mut self.fates);

@@ -127,16 +127,29 @@ fn a_rail_that_is_silent_is_named_only_where_the_peer_answers_elsewhere() {
 }
 
 #[test]
-fn a_rail_without_a_carrier_is_not_used_unless_none_has_one() {
+fn a_rail_without_a_carrier_is_not_used_unless_it_answers() {
     let arena = Arena::default();
     let mut world = distant(&arena);
-    // Of each rail: whether it has lost its carrier, and is used then.
-    for (lost, used) in [(0b01, [false, true]), (0b10, [true, false]), (0b11, [true; 2]), (0, [true; 2])] {
+    // Which rails are said to have lost their carriers, which of them are cut, and which ones are used.
+    for (lost, cut, used) in [
+        (0b01, 0b01_u8, [false, true]),
+        (0b00, 0b00, [true, true]),
+        (0b10, 0b10, [true, false]),
+        (0b11, 0b00, [true, true]),
+        (0b11, 0b10, [true, false]),
+        (0b00, 0b00, [true, true]),
+    ] {
+        world.wire = on_rails(move |rail| Wire { lost: u64::from(cut >> rail & 1) * 100, ..Wire::default() });
         let now = world.now;
         world.nodes[0].guarded(now, |node| {
             node.channel(1).set_lost_carriers(now, lost);
             node.is_awake = true;
         });
+        if lost == cut && cut != 0 {
+            // At once.
+            let (frames, _) = write(&mut world, DELAY);
+            assert_eq!(frames.map(|frames| frames > 0), used, "{lost:b}: {frames:?}");
+        }
         write(&mut world, MS * 500);
         let (frames, _) = write(&mut world, MS * 100);
         assert_eq!(frames.map(|frames| frames > 0), used, "{lost:b}: {frames:?}");
