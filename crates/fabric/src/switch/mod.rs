@@ -143,11 +143,11 @@ impl Switch {
         self.ports[port.index()].is_down = !is_running;
     }
 
-    /// A frame that was to leave by `port` has left.
-    pub fn sent(&mut self, port: PortId, bytes: usize) {
+    /// So many frames, of so many bytes together, have left by `port`.
+    pub fn sent(&mut self, port: PortId, frames: u64, bytes: u64) {
         let counters = &mut self.ports[port.index()].counters;
-        counters.sent += 1;
-        counters.sent_bytes += bytes as u64;
+        counters.sent += frames;
+        counters.sent_bytes += bytes;
     }
 
     /// A frame was dropped at `port`, for a reason of the driver's.

@@ -211,7 +211,7 @@ impl Script {
             after[ROUTE] = before[ROUTE];
             assert_eq!(after, before, "nothing but the route has changed");
             for way in ways {
-                self.switches.get_mut(&name).unwrap().sent(way, frame.len());
+                self.switches.get_mut(&name).unwrap().sent(way, 1, frame.len() as u64);
                 let here = (name.clone(), way);
                 let other = self.links.iter().find_map(|[a, b]| match () {
                     () if *a == here => Some(b.clone()),
