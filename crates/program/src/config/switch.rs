@@ -42,7 +42,8 @@ use std::str::FromStr;
 use base::ids::{DomainBlock, Group, NodeId, RailId};
 use io::address::RailAddress;
 use node::switch::{
-    GroupSet, MAX_RANGES, MulticastSpec, PartitionSpec, PortSpec, PrefixRange, Subject, Table, TableSpec,
+    GroupSet, MAX_RANGES, MulticastSpec, PartitionSpec, PortSpec, PrefixRange, Subject, Table, TableError,
+    TableSpec,
 };
 use serde::Deserialize;
 use toml::Spanned;
@@ -169,6 +170,7 @@ impl Check<'_> {
             self.wrong(self.text.len(), what);
         }
         let names: Vec<&str> = raw.ports.iter().map(|port| port.get_ref().name.get_ref().as_str()).collect();
+        self.names_twice(&raw.ports, &names);
         let places: Vec<Option<SwitchPort>> =
             raw.ports.iter().map(|port| self.place(port.get_ref())).collect();
         self.places_twice(&raw.ports, &places);
@@ -300,6 +302,14 @@ impl Check<'_> {
                 );
                 self.wrong(raw[at].get_ref().peer.span().start, what);
             }
+        }
+    }
+
+    /// Said here, since whatever refers to the other one of the two would be wrong for want of its name.
+    fn names_twice(&mut self, raw: &[Spanned<RawPort>], names: &[&str]) {
+        for (at, name) in names.iter().enumerate().filter(|(at, name)| names[..*at].contains(name)) {
+            let error = TableError::TwoNames { what: "port", name: (*name).to_owned() };
+            self.wrong(raw[at].get_ref().name.span().start, error);
         }
     }
 
