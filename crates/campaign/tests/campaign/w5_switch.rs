@@ -42,10 +42,13 @@ fn keep_rails(machine: &Machine, rails: &[usize]) {
     }
 }
 
+/// The address of its interface. `/sys` shows those of another name space.
 fn mac(machine: &Machine, rail: usize) -> String {
-    let mut command = machine.command("cat");
-    command.arg(format!("/sys/class/net/rail{rail}/address"));
-    format!("eth:{}", run(command).unwrap().trim())
+    let mut command = machine.command("ip");
+    command.args(["-o", "link", "show", &format!("rail{rail}")]);
+    let told = run(command).unwrap();
+    let address = told.split_whitespace().skip_while(|word| *word != "link/ether").nth(1);
+    format!("eth:{}", address.expect("it is an Ethernet interface"))
 }
 
 /// The id that a node is to have.
