@@ -1,5 +1,5 @@
-//! The layout of a frame's header, which is in the clear: of use to who sends and receives frames, and to switches, which
-//! read nothing else of them.
+//! The layout of a frame's header, which is in the clear: of use to who sends and receives frames, and to switches,
+//! which read nothing else of them.
 //!
 //! ```text
 //!  0 version  1 kind  2 key id  3 route (hops left, congestion seen)

@@ -207,8 +207,8 @@ fn w5_two_switches_with_two_links() {
     let mut switches = [start(one, "one", &first), start(two, "two", &second)];
 
     let node = format!(
-        "name = \"lender\"\nstate_dir = \"state/lender\"\ndomain_block = \"4096/16\"\n[[rails]]\nname = \"r\"\nethernet \
-         = \"rail3\"\nswitch = \"{}\"\n[[devices]]\nfunction = \"d\"\nsource = \"ram:16M\"\n",
+        "name = \"lender\"\nstate_dir = \"state/lender\"\ndomain_block = \"4096/16\"\n[[rails]]\nname = \"r\"\n\
+         ethernet = \"rail3\"\nswitch = \"{}\"\n[[devices]]\nfunction = \"d\"\nsource = \"ram:16M\"\n",
         mac(two, 3)
     );
     let mut command = right.command(binary().unwrap());
