@@ -311,6 +311,17 @@ impl DomainBlock {
         is_block.then_some(Self { base, len, node: DomainId(base) })
     }
 
+    /// The first one.
+    pub fn base(self) -> u32 {
+        self.base
+    }
+
+    /// How many there are.
+    #[allow(clippy::len_without_is_empty, reason = "there is always one")]
+    pub fn len(self) -> u32 {
+        self.len
+    }
+
     /// The node's own domain.
     pub fn node(self) -> DomainId {
         self.node

@@ -1,5 +1,5 @@
-//! Time, ids, a hash, chance, impairment by chance, the table of times and the storage types of the ledger: what every
-//! other crate stands on.
+//! Time, ids, the header of frames, a hash, chance, impairment by chance, the table of times and the storage types of
+//! the ledger: what every other crate stands on.
 //!
 //! The ledger is the memory that outlives a card (`ledger`). Cores borrow typed cells of it and change them
 //! through a [`ledger::Journal`], which can take back whatever an unfinished step has stored. Nothing here does
@@ -8,6 +8,7 @@
 // For what is derived.
 extern crate self as base;
 
+pub mod frame;
 pub mod hash;
 pub mod ids;
 mod impairment;

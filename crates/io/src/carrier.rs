@@ -47,7 +47,7 @@ impl Carriers {
     pub(crate) fn look(&mut self, rails: &[Rail]) -> bool {
         self.drain();
         let (before, interfaces) = (core::mem::take(&mut self.lost), net::interfaces());
-        for Rail { id, name, socket } in rails {
+        for Rail { id, name, socket, .. } in rails {
             let (bit, known) = (1 << id.get(), &mut self.names[id.index()]);
             let found = interfaces.iter().find(|interface| interface.carries(socket.device()));
             if let Some(interface) = found {

@@ -594,6 +594,32 @@ events! {
     Warning "lines-unprinted" LinesUnprinted {}
     => "the lines of what has come cannot be printed to standard output; `causeway reload` has them for whoever asks"
 
+    // Switches.
+
+    /// A switch drops frames of a port: the first time, and once a minute while it goes on.
+    Warning "switch-drops" SwitchDrops { port: String, reason: &'static str, count: u64 } [words: &'static str]
+    => "frames at port {port} are dropped, {count} so far: {words}"
+
+    /// Frames come to a switch from elsewhere than its ports are.
+    Warning "switch-strangers" SwitchStrangers { listen: String, count: u64 }
+    => "frames come to {listen} from addresses that are no port's, or in a group that they do not name, {count} so \
+        far: they are dropped"
+
+    /// A port is not heard, and the one that stands by for it is.
+    Warning "switch-standby" SwitchStandby { port: String, standby: String }
+    => "port {port} is not heard: port {standby} is used in its place"
+
+    /// The port is heard again, or the one that stood by is not any more.
+    Info "switch-standby-ends" SwitchStandbyEnds { port: String, standby: String }
+    => "port {standby} is not used any more in place of port {port}"
+
+    /// An interface of a switch has lost its carrier, was set down, or is gone.
+    Warning "switch-interface-down" SwitchInterfaceDown { interface: String }
+    => "interface {interface} is down, has no carrier, or is gone: its ports carry nothing"
+
+    /// It is back.
+    Info "switch-interface-up" SwitchInterfaceUp { interface: String } => "interface {interface} is up again"
+
     // The end of the node.
 
     /// Somebody has asked for it.

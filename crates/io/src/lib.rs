@@ -50,6 +50,7 @@ pub mod rate_limited;
 pub mod ring;
 mod shm;
 pub mod stream_socket;
+pub mod switch;
 mod time_slice;
 pub mod users;
 mod vm_generation;

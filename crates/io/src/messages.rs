@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::LoadResult;
 use crate::outbox::Message;
+use crate::plan::RailPlan;
 
 /// Longest message in bytes: what is to be kept of a drive, twice as long in hexadecimal.
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -152,9 +153,8 @@ pub(crate) enum ToPeer {
 /// What a card is told of a rail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) enum ToRail {
-    /// The node has it from now on, perhaps in place of one of the same id: comes with its socket. `offload`: the
-    /// kernel splits what it is given.
-    Come { config: RailConfig, offload: bool },
+    /// The node has it from now on, perhaps in place of one of the same id: comes with its socket.
+    Come { config: RailConfig, plan: RailPlan },
     /// The node has it no more.
     Go,
 }

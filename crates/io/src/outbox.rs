@@ -204,7 +204,8 @@ mod tests {
             for (turn, rails) in reloads.iter().enumerate() {
                 let come = rails.iter().filter(|rail| !wanted.contains(*rail));
                 come.for_each(|rail| {
-                    let come = ToRail::Come { config, offload: false };
+                    let plan = crate::plan::RailPlan { offload: false, gateway: None };
+                    let come = ToRail::Come { config, plan };
                     outbox.push(ToCard::Rail(RailId::ALL[*rail], come));
                 });
                 let go = wanted.iter().filter(|rail| !rails.contains(rail));

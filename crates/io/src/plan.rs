@@ -15,6 +15,7 @@ use node::{
 use serde::{Deserialize, Serialize};
 
 use self::header::{Header, PlanError};
+use crate::address::RailAddress;
 use crate::card::InHand;
 use crate::impair::ImpairmentCells;
 use crate::load::LoadSpec;
@@ -47,12 +48,21 @@ pub(crate) struct Plan {
     /// What the card proper is told, but for what [`ToCard::TakeOver`](crate::messages::ToCard::TakeOver) brings.
     pub(crate) card: CardConfig,
     pub(crate) has_ring: bool,
-    /// The ids of the rails in the order in which they are given, and whether the kernel splits what it is given there.
-    pub(crate) rails: Vec<(RailId, bool)>,
+    /// The rails in the order in which they are given.
+    pub(crate) rails: Vec<(RailId, RailPlan)>,
     /// What the card's drives lie on, by place.
     pub(crate) media: Vec<(usize, MediumPlan)>,
     /// What the card itself does with drives that it borrows, by place of the loan.
     pub(crate) loads: Vec<(usize, LoadSpec)>,
+}
+
+/// What a card is told of the socket of a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) struct RailPlan {
+    /// The kernel splits what it is given there.
+    pub(crate) offload: bool,
+    /// The switch that everything goes to, whoever it is for.
+    pub(crate) gateway: Option<RailAddress>,
 }
 
 /// What a drive that is lent lies on.

@@ -27,6 +27,8 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
         protection: args.protection.protection(),
         shared_memory: !args.no_shm,
         ethernet: &args.ethernet,
+        switches: &[],
+        listen: &[],
     };
     borrower.serve(&roles::addresses_of(lines.iter().map(Line::addresses)), |own| {
         let loan = |line| roles::loan(line, Edge::Load(spec(&args.work)), PATIENCE);

@@ -67,7 +67,7 @@ pub use whereabouts::Whereabouts;
 
 pub use device::{FlashConfig, FlashModel, FlashRates};
 pub use device::{Limit, LimitError, MediaError, MediaId, MediaKind};
-pub use fabric::{Decoder, Range};
+pub use fabric::{Decoder, Range, switch};
 pub use host::nbd::{INPUT_BYTES as EDGE_INPUT_BYTES, ServerCells};
 pub use host::vfio_user::{
     DescriptorId, MESSAGE_DESCRIPTORS, Peeked, SessionCells, SessionCounters, SlotConfigError,

@@ -20,6 +20,7 @@ use std::time::Duration;
 use base::ids::{Group, NodeId};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use io::address::RailAddress;
 
 use crate::config::Cache;
 use crate::line::{FunctionName, LineArgument};
@@ -31,6 +32,7 @@ pub use run::{print, read_line, run};
 pub use slot::SlotName;
 pub use source::Source;
 pub use values::{ByteSize, Listen, NodeName, ValueError, check_socket_path, socket_path};
+pub(crate) use values::{check_gateway, gateway};
 
 /// The port a lender takes first; if it is in use, the next free one.
 pub const PORT_FIRST: u16 = 7411;
@@ -75,6 +77,8 @@ pub enum Command {
     Borrow(BorrowArgs),
     /// Run a node as its configuration file says: several rails, devices and loans
     Node(NodeArgs),
+    /// Run a switch as its configuration file says: forward frames between nodes that do not reach each other
+    Switch(SwitchArgs),
     /// Run the nodes of a rack on this machine, each as its own configuration file says
     Up(UpArgs),
     /// Show how a node on this machine is doing
@@ -111,6 +115,9 @@ pub struct LendArgs {
     /// loopback; port 7411 or the next free one]
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub listen: Vec<Listen>,
+    /// The port of a switch (ADDR:PORT or eth:MAC) that all borrowers are behind, one for each --listen
+    #[arg(long, value_name = "ADDRESS", requires = "listen")]
+    pub switch: Vec<RailAddress>,
     /// Split each SOURCE into N namespaces of one size, and lend each as a virtual function of its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(node::FUNCTIONS_MAX)))]
     pub functions: Option<u16>,
@@ -177,6 +184,12 @@ pub struct BorrowArgs {
     /// How frames are protected.
     #[command(flatten)]
     pub protection: ProtectionArgs,
+    /// The port of a switch (ADDR:PORT or eth:MAC) that the lender is behind; may be given several times, one a rail
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "ethernet")]
+    pub switch: Vec<RailAddress>,
+    /// Where this node is, as the switch knows it, one for each --switch; or eth:INTERFACE
+    #[arg(long, value_name = "ADDR[:PORT]", requires = "switch")]
+    pub listen: Vec<Listen>,
     /// Interface that leads to a lender on Ethernet, one for each address that begins with `eth:` [default: the one
     /// that is up, if there is no other]
     #[arg(long, value_name = "INTERFACE")]
@@ -208,6 +221,17 @@ impl BorrowArgs {
 pub struct NodeArgs {
     /// The configuration file; examples/ has commented ones
     #[arg(long, value_name = "NODE.toml")]
+    pub config: PathBuf,
+    /// End when this process, which has started us, ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub end_with: Option<u32>,
+}
+
+/// `causeway switch`.
+#[derive(Debug, Args)]
+pub struct SwitchArgs {
+    /// The configuration file; docs/switch.md shows one
+    #[arg(long, value_name = "S.toml")]
     pub config: PathBuf,
     /// End when this process, which has started us, ends
     #[arg(long, value_name = "PID", hide = true)]

@@ -43,6 +43,7 @@ mod w4_restarts;
 mod w5_events;
 mod w5_examples;
 mod w5_replaced;
+mod w5_switch;
 mod w7_rails;
 mod world;
 mod x_bad_input;

@@ -44,9 +44,13 @@ impl<'a> Lenders<'a> {
     pub(super) fn routes(&mut self, peers: &Addresses) -> Vec<Route> {
         let rails = self.rails;
         let route = |(id, peer): (RailId, RailAddress)| {
+            // A rail that the node does not have is reached over each that it has.
+            let own = rails.iter().find(|rail| rail.id == id);
+            let own = own.or_else(|| rails.iter().find(|rail| rail.gateway.is_some()));
+            let peer = own.and_then(|rail| rail.gateway).unwrap_or(peer);
             let ask = || {
                 // One that is not there may come.
-                let found = match (rails.iter().find(|rail| rail.id == id), peer) {
+                let found = match (own, peer) {
                     (Some(rail), _) => rail.socket.max_frame(peer).ok(),
                     (None, RailAddress::Udp(to)) => udp::max_frame(to).ok(),
                     (None, RailAddress::Ethernet(_)) => None,

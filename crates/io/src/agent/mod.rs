@@ -47,7 +47,7 @@ use self::neighbours::{Context, Neighbours};
 use self::slots::Slots;
 use self::standby::Standby;
 pub use self::view::{LoanView, View};
-use crate::address::Addresses;
+use crate::address::{Addresses, RailAddress};
 use crate::carrier::Carriers;
 use crate::event::{Event, seconds};
 use crate::files::{Image, LastWrites};
@@ -149,6 +149,8 @@ pub struct Rail {
     pub name: String,
     /// Its socket, which is open.
     pub socket: Box<dyn RailSocket>,
+    /// The port of a switch that everything is sent to, whoever it is for.
+    pub gateway: Option<RailAddress>,
 }
 
 /// A loan as a role wants it.

@@ -6,6 +6,7 @@ use node::{CardConfig, RailConfig};
 use super::lenders::Lenders;
 use super::{Agent, LoanEnd, Rail};
 use crate::messages::{ToCard, ToRail};
+use crate::plan::RailPlan;
 
 /// What a card is told of these rails, by id.
 pub(super) fn configs(rails: &[Rail]) -> node::Rails {
@@ -17,9 +18,9 @@ fn config(rail: &Rail) -> RailConfig {
     RailConfig { max_frame: rail.socket.largest_frame() }
 }
 
-/// The kernel splits what it is given for a rail.
-pub(super) fn is_offloaded(rail: &Rail) -> bool {
-    rail.socket.features().gso
+/// What a card is told of the socket.
+pub(super) fn plan(rail: &Rail) -> RailPlan {
+    RailPlan { offload: rail.socket.features().gso, gateway: rail.gateway }
 }
 
 impl Agent {
@@ -61,7 +62,7 @@ impl Agent {
             go.iter().filter(|id| !come.iter().any(|rail| rail.id == **id)).copied().collect();
         let mut said = Vec::new();
         for rail in come {
-            let what = ToRail::Come { config: config(&rail), offload: is_offloaded(&rail) };
+            let what = ToRail::Come { config: config(&rail), plan: plan(&rail) };
             said.push(ToCard::Rail(rail.id, what));
             self.spec.rails.retain(|it| it.id != rail.id);
             // Another one of this id had its own faults.

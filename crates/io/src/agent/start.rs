@@ -75,7 +75,7 @@ impl Agent {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
             card,
             has_ring: self.ring.is_some(),
-            rails: spec.rails.iter().map(|rail| (rail.id, rails::is_offloaded(rail))).collect(),
+            rails: spec.rails.iter().map(|rail| (rail.id, rails::plan(rail))).collect(),
             media: spec.drives().map(|(place, drive)| (place, self.medium_plan(place, drive))).collect(),
             loads: spec.loans.iter().enumerate().filter_map(load).collect(),
         }

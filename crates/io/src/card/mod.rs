@@ -542,11 +542,11 @@ impl<'m> Driver<'m> {
         mut enclosed: impl Iterator<Item = OwnedFd>,
     ) -> io::Result<()> {
         match what {
-            ToRail::Come { config, offload } => {
+            ToRail::Come { config, plan } => {
                 // The next card has room for the descriptor, or the one after it.
                 let no_room = || io::Error::other("there is no room for descriptors");
                 let socket = enclosed.next().ok_or_else(no_room)?;
-                self.rails.add(rail, config, offload, socket, &self.waiter)?;
+                self.rails.add(rail, config, plan, socket, &self.waiter)?;
             }
             ToRail::Go => self.rails.remove(rail, &self.waiter),
         }

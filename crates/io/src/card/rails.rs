@@ -9,7 +9,7 @@ use super::shm::ShmPaths;
 use super::{HOT, token};
 use crate::address::RailAddress;
 use crate::impair::{Direction, Fate, Impairer, ImpairmentCells};
-use crate::plan::{Plan, SharedCells};
+use crate::plan::{Plan, RailPlan, SharedCells};
 use crate::rail::udp::MAX_DATAGRAM_BYTES;
 use crate::rail::{self, Datagram, RailSocket};
 use crate::wait::{Interest, Waiter};
@@ -33,6 +33,8 @@ pub(super) struct Rails<'m> {
 struct Rail<'m> {
     socket: Box<dyn RailSocket>,
     config: RailConfig,
+    /// The switch that everything goes to and comes from.
+    gateway: Option<RailAddress>,
     impairment: &'m ImpairmentCells,
     outgoing: Impairer,
     incoming: Impairer,
@@ -76,10 +78,10 @@ impl<'m> Rails<'m> {
         let (buffer, frames) = (vec![0; SEND_BYTES].into(), Vec::with_capacity(SEND_FRAMES));
         let rails = [const { None }; RailId::COUNT];
         let mut all = Self { rails, shared, generation: plan.card.generation, buffer, frames };
-        for ((id, offload), socket) in plan.rails.iter().zip(sockets) {
+        for ((id, rail), socket) in plan.rails.iter().zip(sockets) {
             let no_such = || io::Error::other("the plan has a rail that the card is not told of");
             let config = plan.card.rails[id.index()].ok_or_else(no_such)?;
-            all.add(*id, config, *offload, socket, waiter)?;
+            all.add(*id, config, *rail, socket, waiter)?;
         }
         Ok(all)
     }
@@ -89,18 +91,19 @@ impl<'m> Rails<'m> {
         &mut self,
         id: RailId,
         config: RailConfig,
-        offload: bool,
+        plan: RailPlan,
         socket: OwnedFd,
         waiter: &Waiter,
     ) -> io::Result<()> {
         self.remove(id, waiter);
         let index = id.index();
-        let socket = rail::take_over(socket, offload)?;
+        let socket = rail::take_over(socket, plan.offload)?;
         waiter.register(socket.as_fd(), token::RAIL + index as u64, Interest::READ)?;
         let seed = self.generation.0 << 8 | index as u64;
         self.rails[index] = Some(Rail {
             socket,
             config,
+            gateway: plan.gateway,
             impairment: &self.shared.impairments[index],
             outgoing: Impairer::new(Direction::Out, seed << 1),
             incoming: Impairer::new(Direction::In, seed << 1 | 1),
@@ -128,12 +131,13 @@ impl<'m> Rails<'m> {
         // What was readable on a rail that is gone is of no use.
         let Some(rail) = self.rails.get_mut(index).and_then(Option::as_mut) else { return Ok(false) };
         let (socket, incoming, impairment) = (&mut rail.socket, &mut rail.incoming, rail.impairment);
-        let id = RailId::ALL[index];
+        let (id, gateway) = (RailId::ALL[index], rail.gateway);
         let impaired = impairment.is_active();
         let received = socket.receive(RECEIVE_LIMIT, &mut |from, bytes| {
             let at = now.as_nanos();
             if !impaired || incoming.decide(impairment, at, from, [&*bytes]) == Fate::Pass {
-                card.handle_frame(now, id, from.into(), bytes);
+                // Whoever it is from is reached by the switch: several may be, and the frame says which it is.
+                card.handle_frame(now, id, gateway.unwrap_or(from).into(), bytes);
             }
         })?;
         rail.more = received.more;
@@ -154,9 +158,10 @@ impl<'m> Rails<'m> {
             }
             let Some(rail) = &mut self.rails[id.index()] else { continue };
             if !rail.incoming.is_empty() {
+                let gateway = rail.gateway;
                 rail.incoming.release(rail.impairment, now.as_nanos(), |from, bytes| {
                     busy = true;
-                    card.handle_frame(now, id, from.into(), bytes);
+                    card.handle_frame(now, id, gateway.unwrap_or(from).into(), bytes);
                 });
             }
         }
@@ -177,6 +182,8 @@ impl<'m> Rails<'m> {
                     through_memory += 1;
                 }
                 (Egress::Rail(rail), Some(Ok(to))) => {
+                    let gateway = self.rails[rail.index()].as_ref().and_then(|rail| rail.gateway);
+                    let to = gateway.unwrap_or(to);
                     self.frames.push(Frame { rail: rail.index(), to, start: used, len: outgoing.len });
                     used += outgoing.len;
                 }

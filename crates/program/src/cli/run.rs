@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::{
     BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
-    StatusArgs, events, hide_line, reload, slots,
+    StatusArgs, SwitchArgs, events, hide_line, reload, slots,
 };
-use crate::config::Config;
+use crate::config::{Config, SwitchConfig};
 use crate::control::{ControlError, Request, Response, find, running, runtime_dir};
 use crate::exit::{Exit, Failure};
 use crate::line::{Line, LineArgument, ReadLineError, redact};
@@ -62,6 +62,7 @@ impl Command {
             Self::Lend(args) => roles::lend(args),
             Self::Borrow(args) => borrow(args),
             Self::Node(args) => node(args),
+            Self::Switch(args) => switch(args),
             Self::Up(args) => roles::up(args, log),
             Self::Status(args) => show_status(args),
             Self::Reload(args) => reload::run(args),
@@ -118,6 +119,13 @@ fn node(args: &NodeArgs) -> Result<(), Failure> {
         roles::end_with(parent)?;
     }
     roles::node(Config::load(&args.config)?, &args.config)
+}
+
+fn switch(args: &SwitchArgs) -> Result<(), Failure> {
+    if let Some(parent) = args.end_with {
+        roles::end_with(parent)?;
+    }
+    roles::switch(SwitchConfig::load(&args.config)?)
 }
 
 fn ask_status(name: Option<&NodeName>) -> Result<Box<Status>, Failure> {

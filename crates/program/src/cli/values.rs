@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use base::ids::Group;
+use io::address::RailAddress;
 use thiserror::Error;
 
 /// Longest path of a Unix socket in bytes: `sun_path` has 108, one of them ends the text (unix(7)).
@@ -218,6 +219,36 @@ impl fmt::Display for Listen {
             Self::Ethernet { interface } => write!(f, "eth:{interface}"),
         }
     }
+}
+
+/// The port of a switch, for a rail that is there.
+pub(crate) fn gateway(text: &str, rail: &Listen) -> Result<RailAddress, ValueError> {
+    let shown = text.escape_debug();
+    let address = text.parse().map_err(|why| ValueError::new(format!("`{shown}`: {why}")))?;
+    check_gateway(address, rail)?;
+    Ok(address)
+}
+
+/// Whether a rail that is there can have the port of a switch at this address.
+pub(crate) fn check_gateway(address: RailAddress, rail: &Listen) -> Result<(), ValueError> {
+    let why = match (address, rail) {
+        (RailAddress::Udp(to), _) if to.port() == 0 || to.ip().is_unspecified() || to.ip().is_multicast() => {
+            "is not the address of one switch with a port"
+        }
+        (RailAddress::Ethernet(mac), _) if !mac.is_unicast() => "is not the address of one interface",
+        (RailAddress::Udp(to), Listen::Udp { address, .. }) if to.is_ipv4() == address.is_ipv4() => {
+            return Ok(());
+        }
+        (RailAddress::Udp(_), Listen::Udp { .. }) => {
+            "and the rail are of IPv4 and IPv6: it cannot be reached"
+        }
+        (RailAddress::Ethernet(_), Listen::Ethernet { .. }) => return Ok(()),
+        (RailAddress::Udp(_), Listen::Ethernet { .. }) => "is of UDP: behind an interface is eth:MAC",
+        (RailAddress::Ethernet(_), Listen::Udp { .. }) => {
+            "is of Ethernet: behind an address of UDP is ADDR:PORT"
+        }
+    };
+    Err(ValueError::new(format!("the switch {address} {why}")))
 }
 
 /// Checks that a path can be that of a Unix socket.

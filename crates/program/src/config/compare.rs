@@ -226,6 +226,11 @@ fn rails(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
     for (before, after) in both.iter().filter(|(before, after)| before.listen != after.listen) {
         add(after, Action::Changed, format!("{} to {}", before.listen, after.listen), OTHER_RAIL);
     }
+    for (_, after) in both.iter().filter(|(before, after)| before.switch != after.switch) {
+        let detail =
+            after.switch.map_or("without a switch".to_owned(), |switch| format!("behind switch {switch}"));
+        add(after, Action::Changed, detail, OTHER_RAIL);
+    }
     let is_other = |(before, after): &&(&Rail, &Rail)| after.id.is_some() && before.id != after.id;
     for (_, after) in both.iter().filter(is_other) {
         let id = after.id.map_or(0, RailId::get);

@@ -15,6 +15,7 @@
 //! [[rails]]
 //! name = "left"
 //! listen = "10.0.0.1"                 # or "10.0.0.1:7411"; or, for raw Ethernet, ethernet = "eth1"
+//! switch = "10.0.0.254:7411"          # or "eth:MAC": all other nodes are behind this port of a switch
 //!
 //! [[devices]]
 //! function = "nvme0"
@@ -67,6 +68,7 @@ mod domain;
 mod drive;
 mod error;
 mod raw;
+mod switch;
 mod validate;
 
 use std::fs::{File, OpenOptions};
@@ -75,6 +77,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ::io::address::RailAddress;
 use base::ids::{DomainBlock, Group, NodeId, RailId};
 use node::{Protection, RailMode};
 use rustix::fs::OFlags;
@@ -86,6 +89,7 @@ pub use domain::{Domain, Slot};
 pub use drive::{Function, Layout, Namespace};
 pub(crate) use error::from_toml as toml_problem;
 pub use error::{ConfigError, Problem};
+pub use switch::{SwitchConfig, SwitchPort};
 
 /// Longest configuration file read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -132,6 +136,8 @@ pub struct Rail {
     pub listen: Listen,
     /// Its id, as both ends of a loan know it; `None`: the lowest one that is free.
     pub id: Option<RailId>,
+    /// The port of a switch that all other nodes are reached by.
+    pub switch: Option<RailAddress>,
 }
 
 /// A drive of which functions are lent.

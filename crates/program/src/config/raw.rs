@@ -62,6 +62,7 @@ pub(super) struct Rail {
     pub(super) ethernet: Option<Spanned<String>>,
     pub(super) port: Option<Spanned<i64>>,
     pub(super) id: Option<Spanned<i64>>,
+    pub(super) switch: Option<Spanned<String>>,
 }
 
 impl Rail {

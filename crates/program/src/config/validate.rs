@@ -18,7 +18,7 @@ use super::{
 };
 use crate::cli::{
     ByteSize, IO_TIMEOUT_DEFAULT_S, Listen, NodeName, OnlyCipher, SocketAccess, Source, check_socket_path,
-    protection, socket_mode,
+    gateway, protection, socket_mode,
 };
 use crate::line::{FUNCTION_NAME_MAX, FunctionName, Line, RAILS_MAX, read_regular_line_file};
 
@@ -195,7 +195,11 @@ impl Check<'_> {
             }
             found
         });
-        Some(Rail { name: name.clone(), listen, id })
+        let switch = raw.switch.as_ref().and_then(|switch| {
+            let found = gateway(switch.get_ref(), &listen);
+            found.map_err(|error| self.wrong(switch.span().start, error)).ok()
+        });
+        Some(Rail { name: name.clone(), listen, id, switch })
     }
 
     fn devices(&mut self, raw: &[Spanned<raw::Device>]) -> Vec<Device> {

@@ -13,18 +13,19 @@ mod report;
 mod serve;
 mod signals;
 mod socket;
+mod switch;
 mod trouble;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use base::ids::{DomainBlock, NodeId};
-use io::address::Addresses;
+use io::address::{Addresses, RailAddress};
 use io::agent::LoanSpec;
 use node::Protection;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use crate::cli::{BorrowArgs, LendArgs, NodeName, UpArgs};
+use crate::cli::{BorrowArgs, LendArgs, Listen, NodeName, UpArgs};
 use crate::config::{Config, LoanEdge};
 use crate::exit::Failure;
 use crate::line::Line;
@@ -34,6 +35,7 @@ pub use borrow::{addresses_of, with_edge as loan};
 pub use refusal::words as refusal_words;
 pub use serve::Observer;
 pub(crate) use signals::{Hangup, Signals};
+pub use switch::switch;
 
 /// The data-plane process that an agent starts.
 pub fn card_main() -> ExitCode {
@@ -56,7 +58,8 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let mut state = open_state(args.state_dir.as_deref(), &name)?;
     let control = serve::control_socket(&name)?;
     let lent = lend::open(&devices, &state)?;
-    let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
+    let rails =
+        rails::listen(&rails::with_switches(rails::named(args.listen.clone()), &args.switch)?, &mut state)?;
     let domains = DomainBlock::of(state.identity().id());
     let lines =
         lend::lines(state.identity().lends_in(domains.node()), &lent.loans, lend::addresses_of(&rails))?;
@@ -82,6 +85,8 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
         protection: args.protection.protection(),
         shared_memory: !args.no_shm,
         ethernet: &args.ethernet,
+        switches: &args.switch,
+        listen: &args.listen,
     };
     let addresses = *line.addresses();
     let wanted = borrow::Wanted {
@@ -112,6 +117,10 @@ pub struct Borrower<'a> {
     pub shared_memory: bool,
     /// Interfaces that lead to lenders on Ethernet, in the order of their addresses.
     pub ethernet: &'a [String],
+    /// Ports of switches that the lenders are behind, one a rail; none: they are reached themselves.
+    pub switches: &'a [RailAddress],
+    /// Where it is for these.
+    pub listen: &'a [Listen],
 }
 
 impl Borrower<'_> {
@@ -125,9 +134,13 @@ impl Borrower<'_> {
         addresses: &Addresses,
         prepare: impl FnOnce(NodeId) -> Result<(Vec<LoanSpec>, O), Failure>,
     ) -> Result<(), Failure> {
-        let state = open_state(self.state_dir, &self.name)?;
+        let mut state = open_state(self.state_dir, &self.name)?;
         let control = serve::control_socket(&self.name)?;
-        let rails = rails::toward(addresses, 0, self.ethernet)?;
+        let rails = if self.switches.is_empty() {
+            rails::toward(addresses, 0, self.ethernet)?
+        } else {
+            rails::listen(&rails::behind(self.switches, self.listen)?, &mut state)?
+        };
         let (borrowed, mut observer) = prepare(state.identity().id())?;
         let node = serve::Node::start(serve::Parts {
             borrowed,

@@ -83,12 +83,61 @@ pub(super) fn toward(
             other => bind(&any_address(other), 0),
         };
         match bound {
-            Ok(socket) => rails.push(agent::Rail { id, name, socket }),
+            Ok(socket) => rails.push(agent::Rail { id, name, socket, gateway: None }),
             Err(failure) if has_others && addresses.get(id).is_some_and(|it| it.udp().is_none()) => {
                 Event::RailUnused { rail: name, why: failure.message().to_owned() }.say();
             }
             Err(failure) => return Err(failure),
         }
+    }
+    Ok(rails)
+}
+
+/// Rails behind these ports of switches, in their order, at the places of `listen`, which the switches know.
+pub(super) fn behind(switches: &[RailAddress], listen: &[Listen]) -> Result<Vec<Rail>, Failure> {
+    if listen.len() > switches.len() || switches.len() > RAILS_MAX {
+        return Err(Failure::usage(format!(
+            "there are {} --listen and {} --switch: each rail has one of both, and there are at most {RAILS_MAX}",
+            listen.len(),
+            switches.len()
+        )));
+    }
+    let mut listen = listen.iter().cloned();
+    let places = switches.iter().map(|switch| match (listen.next(), switch) {
+        (Some(listen), _) => Ok(with_port(listen)),
+        (None, RailAddress::Ethernet(_)) => Ok(Listen::Ethernet { interface: only_interface()? }),
+        (None, RailAddress::Udp(_)) => Err(Failure::usage(format!(
+            "the switch {switch} sends only to where it knows this node to be: say the `peer` of its port as --listen \
+             ADDR[:PORT]"
+        ))),
+    });
+    with_switches(named(places.collect::<Result<_, Failure>>()?), switches)
+}
+
+/// The usual port, where none was chosen: the switch has to know it.
+fn with_port(listen: Listen) -> Listen {
+    match listen {
+        Listen::Udp { address, port } => Listen::Udp { address, port: port.or(Some(PORT_FIRST)) },
+        listen => listen,
+    }
+}
+
+/// The rails of a node that has one switch for each, or none at all.
+pub(super) fn with_switches(mut rails: Vec<Rail>, switches: &[RailAddress]) -> Result<Vec<Rail>, Failure> {
+    if switches.is_empty() {
+        return Ok(rails);
+    }
+    if rails.len() != switches.len() {
+        return Err(Failure::usage(format!(
+            "there are {} --listen and {} --switch: each rail has one of both",
+            rails.len(),
+            switches.len()
+        )));
+    }
+    for (rail, switch) in rails.iter_mut().zip(switches) {
+        crate::cli::check_gateway(*switch, &rail.listen).map_err(Failure::usage)?;
+        rail.switch = Some(*switch);
+        rail.listen = with_port(rail.listen.clone());
     }
     Ok(rails)
 }
@@ -126,7 +175,9 @@ fn only_interface() -> Result<String, Failure> {
 /// Rails that nobody has named: `rail0`, `rail1`, ... in the order of the line.
 pub(super) fn named(listen: Vec<Listen>) -> Vec<Rail> {
     let rails = listen.into_iter().enumerate();
-    rails.map(|(index, listen)| Rail { name: format!("rail{index}"), listen, id: None }).collect()
+    rails
+        .map(|(index, listen)| Rail { name: format!("rail{index}"), listen, id: None, switch: None })
+        .collect()
 }
 
 /// A rail with the address of one before it.
@@ -146,9 +197,9 @@ fn default_addresses() -> Vec<Listen> {
 }
 
 fn bind_all(chosen: &[Rail], port: u16) -> Result<Vec<agent::Rail>, Failure> {
-    let bound = chosen.iter().zip(ids(chosen, &[])?).map(|(Rail { name, listen, .. }, id)| {
+    let bound = chosen.iter().zip(ids(chosen, &[])?).map(|(Rail { name, listen, switch, .. }, id)| {
         let socket = bind(listen, port)?;
-        Ok(agent::Rail { id, name: name.clone(), socket })
+        Ok(agent::Rail { id, name: name.clone(), socket, gateway: *switch })
     });
     let mut bound: Vec<agent::Rail> = bound.collect::<Result<_, Failure>>()?;
     bound.sort_by_key(|rail| rail.id);
@@ -212,7 +263,7 @@ pub(super) fn listen_more(
                 local.and_then(|local| in_the_way(&rail.name, local, own)).unwrap_or(failure)
             })?,
         };
-        Ok(agent::Rail { id, name: rail.name.clone(), socket })
+        Ok(agent::Rail { id, name: rail.name.clone(), socket, gateway: rail.switch })
     });
     bound.collect()
 }
@@ -273,16 +324,24 @@ fn is_taken(chosen: &[Rail], port: u16) -> bool {
 
 /// Opens the socket of a rail, at `port` where it has chosen none.
 fn bind(listen: &Listen, port: u16) -> Result<Box<dyn RailSocket>, Failure> {
+    open(listen, port, &RailOptions::default())
+}
+
+/// Opens a socket, at `port` where none is chosen.
+pub(super) fn open(
+    listen: &Listen,
+    port: u16,
+    options: &RailOptions,
+) -> Result<Box<dyn RailSocket>, Failure> {
     match listen {
         Listen::Udp { address, port: chosen } => {
             let local = SocketAddr::new(*address, chosen.unwrap_or(port));
-            let socket = UdpSocket::bind(local, &RailOptions::default());
+            let socket = UdpSocket::bind(local, options);
             Ok(Box::new(socket.map_err(|error| unbound(local, &error))?))
         }
         Listen::Ethernet { interface } => {
-            let socket = EthernetSocket::open(interface, &RailOptions::default());
-            let socket = socket.map_err(|error| unopened(interface, &error))?;
-            Ok(Box::new(socket))
+            let socket = EthernetSocket::open(interface, options);
+            Ok(Box::new(socket.map_err(|error| unopened(interface, &error))?))
         }
     }
 }
@@ -335,6 +394,7 @@ mod tests {
             name: "r".to_owned(),
             listen: "127.0.0.1".parse().unwrap(),
             id: id.map(|id| RailId::new(id).unwrap()),
+            switch: None,
         };
         let of = |chosen: &[Option<u8>], taken: &[u8]| {
             let chosen: Vec<Rail> = chosen.iter().map(|id| rail(*id)).collect();
@@ -361,6 +421,7 @@ mod tests {
             name: name.to_owned(),
             listen: Listen::Udp { address: Ipv4Addr::LOCALHOST.into(), port: Some(port) },
             id,
+            switch: None,
         };
         let present = bind_all(&[chosen("left", 0, None)], 0).unwrap();
         let present: Vec<&agent::Rail> = present.iter().collect();
@@ -384,6 +445,7 @@ mod tests {
             name: name.to_owned(),
             listen: Listen::Udp { address: address.into(), port: Some(port) },
             id: RailId::new(id).filter(|_| id != 9),
+            switch: None,
         };
         let here = Ipv4Addr::LOCALHOST;
         let present = bind_all(&[chosen("stays", here, 0, 0), chosen("old", here, 0, 2)], 0).unwrap();

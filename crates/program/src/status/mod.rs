@@ -47,6 +47,9 @@ pub struct Status {
     /// What was counted since the node started.
     #[serde(default)]
     pub counters: Counters,
+    /// Of a switch, in place of all the lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<Switch>,
 }
 
 impl Status {
@@ -62,6 +65,7 @@ impl Status {
             devices: Vec::new(),
             loans: Vec::new(),
             counters: Counters::default(),
+            switch: None,
         }
     }
 }
@@ -83,6 +87,58 @@ pub struct Node {
     /// Another program has its identity: one of both was refused within the last minute.
     #[serde(default)]
     pub identity_shared: bool,
+}
+
+/// A switch.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Switch {
+    /// Its ports, in the order of its file.
+    pub ports: Vec<SwitchPort>,
+    /// Where it listens.
+    pub listeners: Vec<SwitchListener>,
+}
+
+/// A port of a switch. What is counted counts from its start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SwitchPort {
+    /// Its name.
+    pub name: String,
+    /// That of its partition.
+    pub partition: String,
+    /// Where it listens.
+    pub local: String,
+    /// Whoever is behind it.
+    pub peer: String,
+    /// `up`: somebody behind it was heard within 350 ms; `silent`.
+    pub state: String,
+    /// The port that it stands by for, if it does.
+    pub standby_for: Option<String>,
+    /// Frames that came in by it, dropped ones too.
+    pub received_frames: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Frames that have left by it.
+    pub sent_frames: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Those of them that were marked here for congestion.
+    pub marked_frames: u64,
+    /// What waits to leave.
+    pub queued_bytes: u64,
+    /// By reason: frames that came in by it, or were to leave by it, and were dropped.
+    pub dropped: BTreeMap<String, u64>,
+}
+
+/// A socket of a switch.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SwitchListener {
+    /// Where.
+    pub local: String,
+    /// What came there from addresses that are no port's, or in another group than it said, and was dropped.
+    pub strangers: u64,
 }
 
 /// A data-plane process.

@@ -24,6 +24,10 @@ pub fn render(status: &Status) -> String {
     section(&["RAIL", "MEDIUM", "STATE", "RTT", "LOSS", "LOCAL", "PEER"], rails(status));
     section(&["CHANNEL", "GROUP", "STATE", "SEALED", "SENT", "RECEIVED", "RETRANSMITTED"], channels(status));
     section(&["STREAM", "DIRECTION", "IN FLIGHT", "REPLAY"], streams(status));
+    section(
+        &["PORT", "PARTITION", "STATE", "RECEIVED", "SENT", "DROPPED", "LOCAL", "PEER"],
+        switch_ports(status),
+    );
     section(&["CARD", "GEN", "RESTARTS", "STATE", "LAST RECOVERY"], cards(status));
     counters(&mut text, status);
     text
@@ -47,6 +51,25 @@ fn devices(status: &Status) -> Vec<Vec<String>> {
         ]
     };
     status.devices.iter().map(row).collect()
+}
+
+fn switch_ports(status: &Status) -> Vec<Vec<String>> {
+    let row = |port: &super::SwitchPort| {
+        let dropped = port.dropped.iter().filter(|(_, count)| **count > 0);
+        let dropped: Vec<_> = dropped.map(|(reason, count)| format!("{count} {reason}")).collect();
+        let standby = port.standby_for.as_ref().map(|of| format!(", stands by for {of}")).unwrap_or_default();
+        vec![
+            port.name.clone(),
+            port.partition.clone(),
+            port.state.clone() + &standby,
+            port.received_frames.to_string(),
+            port.sent_frames.to_string(),
+            if dropped.is_empty() { "none".to_owned() } else { dropped.join(", ") },
+            port.local.clone(),
+            port.peer.clone(),
+        ]
+    };
+    status.switch.iter().flat_map(|switch| &switch.ports).map(row).collect()
 }
 
 fn limit(device: &super::Device) -> String {

@@ -1,0 +1,106 @@
+//! Ports, sets of them, and which of two is used.
+
+use base::Instant;
+use base::times::RAIL_VERDICT;
+
+use super::{MAX_PORTS, PortCounters};
+
+/// A port: its place in the switch's table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PortId(u8);
+
+const _: () = assert!(MAX_PORTS == 1 << u8::BITS);
+
+impl PortId {
+    /// The port in this place, if there can be one.
+    pub fn new(index: usize) -> Option<Self> {
+        u8::try_from(index).ok().map(Self)
+    }
+
+    /// Its place in lists by port.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Some ports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PortSet([u64; MAX_PORTS / 64]);
+
+impl PortSet {
+    /// Puts one in.
+    pub fn insert(&mut self, port: PortId) {
+        self.0[port.index() / 64] |= 1 << (port.index() % 64);
+    }
+
+    /// Whether one is in it.
+    pub fn contains(&self, port: PortId) -> bool {
+        self.0[port.index() / 64] >> (port.index() % 64) & 1 == 1
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; MAX_PORTS / 64]
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// All, in order.
+    pub fn iter(self) -> impl Iterator<Item = PortId> {
+        let mut words = self.0;
+        core::iter::from_fn(move || {
+            let (at, word) = words.iter_mut().enumerate().find(|(_, word)| **word != 0)?;
+            let bit = word.trailing_zeros() as usize;
+            *word &= *word - 1;
+            PortId::new(at * 64 + bit)
+        })
+    }
+}
+
+impl FromIterator<PortId> for PortSet {
+    fn from_iter<I: IntoIterator<Item = PortId>>(ports: I) -> Self {
+        let mut set = Self::default();
+        ports.into_iter().for_each(|port| set.insert(port));
+        set
+    }
+}
+
+/// What a switch remembers of a port.
+#[derive(Debug, Default)]
+pub(super) struct PortState {
+    pub(super) counters: PortCounters,
+    /// When a frame that may come in by it has come last.
+    pub(super) heard: Option<Instant>,
+    /// Its interface does not run.
+    pub(super) is_down: bool,
+}
+
+impl PortState {
+    pub(super) fn is_up(&self, now: Instant) -> bool {
+        !self.is_down && self.heard.is_some_and(|heard| now.since(heard) < RAIL_VERDICT)
+    }
+}
+
+/// Which of two ports that lead to the same is used: the first while it is known to be up, else the second if that is.
+/// While neither is, they take turns, so that whoever is behind one of them is reached, and answers, and tells so.
+pub(super) fn choose(now: Instant, ports: [(PortId, &PortState); 2]) -> PortId {
+    let [(first, first_state), (second, second_state)] = ports;
+    match (first_state.is_up(now), second_state.is_up(now)) {
+        (true, _) => first,
+        (false, true) => second,
+        (false, false) if first_state.is_down != second_state.is_down => {
+            if first_state.is_down {
+                second
+            } else {
+                first
+            }
+        }
+        (false, false) => {
+            let turn = now.as_nanos() / RAIL_VERDICT.as_nanos() as u64;
+            if turn.is_multiple_of(2) { first } else { second }
+        }
+    }
+}

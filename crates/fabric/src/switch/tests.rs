@@ -1,0 +1,442 @@
+//! Scripts (`tests/*.txt`), and what holds whatever comes.
+
+use core::fmt::Write;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use base::Random;
+use base::ids::RailId;
+use proptest::prelude::*;
+use zerocopy::IntoBytes;
+
+use super::*;
+
+/// What stands in a script: see `tests/README.md`.
+#[derive(Default)]
+struct Script {
+    switches: BTreeMap<String, Switch>,
+    /// By switch and port: what that port leads to.
+    links: Vec<[(String, PortId); 2]>,
+    now: Instant,
+}
+
+/// `key=value` words behind a command.
+struct Words<'a>(Vec<&'a str>);
+
+impl<'a> Words<'a> {
+    fn get(&self, key: &str) -> Option<&'a str> {
+        self.0
+            .iter()
+            .find_map(|word| word.split_once('=').filter(|(it, _)| *it == key).map(|(_, value)| value))
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.0.contains(&word)
+    }
+
+    fn number<T: core::str::FromStr<Err: core::fmt::Debug>>(&self, key: &str, fallback: T) -> T {
+        self.get(key).map_or(fallback, |text| text.parse().unwrap())
+    }
+}
+
+/// `16/8,1:16/8`: domains on all rails, and on rail 1.
+fn ranges(text: &str) -> Vec<PrefixRange> {
+    let parts = text.split(',').flat_map(|part| {
+        let (rails, domains) = match part.split_once(':') {
+            Some((rail, domains)) => (vec![RailId::new(rail.parse().unwrap()).unwrap()], domains),
+            None => (RailId::ALL.to_vec(), part),
+        };
+        let (base, len) = domains.split_once('/').unwrap();
+        let (base, len) = (base.parse().unwrap(), len.parse().unwrap());
+        rails.into_iter().map(move |rail| PrefixRange::new(rail, base, len).unwrap())
+    });
+    parts.collect()
+}
+
+/// `1:16`: domain 16 on rail 1; `16`: on rail 0.
+fn prefix(text: &str) -> u32 {
+    let (rail, domain) = text.split_once(':').unwrap_or(("0", text));
+    Prefix { rail: RailId::new(rail.parse().unwrap()).unwrap(), domain: DomainId(domain.parse().unwrap()) }
+        .bits()
+}
+
+fn frame(source: u32, destination: u32, group: u16, route: Route, len: usize) -> Vec<u8> {
+    let mut frame = vec![0; len.max(HEADER_LEN)];
+    let raw = RawHeader {
+        version: VERSION,
+        route: route.byte(),
+        source: source.into(),
+        destination: destination.into(),
+        group: group.into(),
+        ..FromBytes::read_from_bytes(&[0; HEADER_LEN][..]).unwrap()
+    };
+    frame[..HEADER_LEN].copy_from_slice(raw.as_bytes());
+    frame.truncate(len);
+    frame
+}
+
+impl Script {
+    fn run(&mut self, input: &str) -> String {
+        let mut lines = input.lines();
+        let words: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+        let rest = Words(words[1..].to_vec());
+        match words[0] {
+            "switch" => self.make(words.get(1).unwrap(), lines),
+            "link" => {
+                let ends = [words[1], words[2]].map(|end| {
+                    let (switch, port) = end.split_once('.').unwrap();
+                    (switch.to_owned(), self.port(switch, port))
+                });
+                self.links.push(ends);
+                "ok\n".to_owned()
+            }
+            "frame" => {
+                let (switch, port) = words[1].split_once('.').unwrap();
+                let route =
+                    Route { hops_left: rest.number("hops", 32), congestion: rest.number("congestion", 0) };
+                let group = rest.number("group", 1);
+                let (from, to) = (prefix(rest.get("from").unwrap()), prefix(rest.get("to").unwrap()));
+                let mut frame = frame(from, to, group, route, rest.number("len", 80));
+                if let Some(version) = rest.get("version") {
+                    frame[0] = version.parse().unwrap();
+                }
+                if let Some(fabric) = rest.get("fabric") {
+                    frame[4] = fabric.parse().unwrap();
+                }
+                if rest.has("wide") {
+                    frame[11] = 1;
+                }
+                self.send(switch, self.port(switch, port), frame)
+            }
+            "wait" => {
+                self.now += Duration::from_millis(words[1].parse().unwrap());
+                "ok\n".to_owned()
+            }
+            "interface" => {
+                let (switch, port) = words[1].split_once('.').unwrap();
+                let port = self.port(switch, port);
+                self.switches.get_mut(switch).unwrap().set_running(port, words[2] == "up");
+                "ok\n".to_owned()
+            }
+            "counters" => self.counters(words[1]),
+            other => panic!("no command {other}"),
+        }
+    }
+
+    fn make<'a>(&mut self, name: &str, lines: impl Iterator<Item = &'a str>) -> String {
+        let mut spec = TableSpec::default();
+        for line in lines {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let rest = Words(words[2..].to_vec());
+            let listed = |key| {
+                rest.get(key).map(|it| {
+                    it.split(',').filter(|it| !it.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+                })
+            };
+            let known =
+                |name: &String| spec.ports.iter().position(|port| port.name == *name).unwrap_or(usize::MAX);
+            let ports = || listed("ports").unwrap_or_default().iter().map(known).collect::<Vec<_>>();
+            let name = words[1].to_owned();
+            match words[0] {
+                "port" => {
+                    let standby_for = rest.get("standby-for").map(|of| match of == name {
+                        true => spec.ports.len(),
+                        false => known(&of.to_owned()),
+                    });
+                    let ranges = rest.get("domains").map(ranges).unwrap_or_default();
+                    spec.ports.push(PortSpec { name, ranges, is_default: rest.has("default"), standby_for });
+                }
+                "partition" => {
+                    let mut groups = GroupSet::none();
+                    listed("groups")
+                        .iter()
+                        .flatten()
+                        .for_each(|it| groups.insert(Group(it.parse().unwrap())));
+                    let ports = ports();
+                    spec.partitions.push(PartitionSpec { name, ports, groups });
+                }
+                "multicast" => {
+                    let ranges = rest.get("domains").map(ranges).unwrap_or_default();
+                    let ports = ports();
+                    spec.multicasts.push(MulticastSpec { name, ranges, ports });
+                }
+                other => panic!("no part {other}"),
+            }
+        }
+        match Table::new(spec.clone()) {
+            Ok(table) => {
+                self.switches.insert(name.to_owned(), Switch::new(table));
+                "ok\n".to_owned()
+            }
+            Err(problems) => problems.iter().fold(String::new(), |mut text, problem| {
+                let what = match problem.subject {
+                    Subject::Switch => "switch".to_owned(),
+                    Subject::Port(at) => spec.ports[at].name.clone(),
+                    Subject::Partition(at) => spec.partitions[at].name.clone(),
+                    Subject::Multicast(at) => spec.multicasts[at].name.clone(),
+                };
+                writeln!(text, "{what}: {}", problem.error).unwrap();
+                text
+            }),
+        }
+    }
+
+    fn port(&self, switch: &str, name: &str) -> PortId {
+        self.switches[switch].table().ports().find(|(_, it, _)| *it == name).unwrap().0
+    }
+
+    fn name(&self, switch: &str, port: PortId) -> String {
+        let (_, name, _) = self.switches[switch].table().ports().find(|(id, ..)| *id == port).unwrap();
+        format!("{switch}.{name}")
+    }
+
+    /// What becomes of a frame, at this switch and at those that it is linked to.
+    fn send(&mut self, switch: &str, port: PortId, frame: Vec<u8>) -> String {
+        let mut text = String::new();
+        let mut under_way = vec![(switch.to_owned(), port, frame)];
+        while let Some((name, port, mut frame)) = under_way.pop() {
+            let before = frame.clone();
+            let switch = self.switches.get_mut(&name).unwrap();
+            let ways: Vec<PortId> = match switch.forward(self.now, port, &mut frame) {
+                Decision::Drop(reason) => {
+                    assert_eq!(frame, before, "what is dropped is as it came");
+                    writeln!(text, "{} drops: {}", self.name(&name, port), reason.name()).unwrap();
+                    continue;
+                }
+                Decision::Forward(way) => vec![way],
+                Decision::Copy(ways) => ways.iter().collect(),
+            };
+            let mut after = frame.clone();
+            after[ROUTE] = before[ROUTE];
+            assert_eq!(after, before, "nothing but the route has changed");
+            for way in ways {
+                self.switches.get_mut(&name).unwrap().sent(way, 1, frame.len() as u64);
+                let here = (name.clone(), way);
+                let other = self.links.iter().find_map(|[a, b]| match () {
+                    () if *a == here => Some(b.clone()),
+                    () if *b == here => Some(a.clone()),
+                    () => None,
+                });
+                match other {
+                    Some((next, port)) => under_way.insert(0, (next, port, frame.clone())),
+                    None => {
+                        let Route { hops_left, congestion } = Route::from_byte(frame[ROUTE]);
+                        let seen =
+                            if congestion > 0 { format!(" congestion={congestion}") } else { String::new() };
+                        writeln!(text, "{} hops={hops_left}{seen}", self.name(&name, way)).unwrap();
+                    }
+                }
+            }
+        }
+        text
+    }
+
+    fn counters(&self, name: &str) -> String {
+        let mut text = String::new();
+        let switch = &self.switches[name];
+        for (port, name, _) in switch.table().ports() {
+            let counters = switch.counters(port);
+            write!(text, "{name} received={} sent={}", counters.received, counters.sent).unwrap();
+            for reason in Reason::ALL.into_iter().filter(|it| counters.dropped[it.index()] > 0) {
+                write!(text, " {}={}", reason.name(), counters.dropped[reason.index()]).unwrap();
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Runs a script; with `REWRITE=1` in the environment what it expects becomes what happens.
+fn script(file: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/switch/tests").join(file);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut script = Script::default();
+    let mut wrong = Vec::new();
+    let mut rewritten = String::new();
+    for block in text.trim_end().split("\n\n") {
+        let (comments, block) = block.lines().partition::<Vec<_>, _>(|line| line.starts_with('#'));
+        let block = block.join("\n");
+        comments.iter().for_each(|line| writeln!(rewritten, "{line}").unwrap());
+        if let Some((input, expected)) = block.split_once("\n----") {
+            let found = script.run(input);
+            if found.trim_end() != expected.trim() {
+                wrong.push(format!("{input}\n---- expected\n{}\n---- found\n{found}", expected.trim()));
+            }
+            write!(rewritten, "{input}\n----\n{found}").unwrap();
+        }
+        rewritten.push('\n');
+    }
+    if std::env::var_os("REWRITE").is_some() {
+        return std::fs::write(&path, format!("{}\n", rewritten.trim_end())).unwrap();
+    }
+    assert!(wrong.is_empty(), "{file}:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn frames_are_forwarded_by_ranges() {
+    script("forwarding.txt");
+}
+
+#[test]
+fn partitions_and_multicast() {
+    script("partitions.txt");
+}
+
+#[test]
+fn two_ports_that_lead_to_the_same() {
+    script("standby.txt");
+}
+
+#[test]
+fn several_switches() {
+    script("several.txt");
+}
+
+#[test]
+fn what_cannot_be_a_switch_is_refused_by_name() {
+    script("refused.txt");
+}
+
+#[test]
+fn congestion_grows_with_the_queue_and_is_never_taken_back() {
+    assert_eq!([0, 24, 25, 50, 75, 99, 100, 500].map(|used| congestion(used, 100)), [0, 0, 1, 2, 3, 3, 3, 3]);
+    assert_eq!(congestion(0, 0), 3);
+    let mut bytes = frame(1, 2, 1, Route { hops_left: 9, congestion: 2 }, 80);
+    assert!(!mark(&mut bytes, 1) && !mark(&mut bytes, 2));
+    assert_eq!(Route::from_byte(bytes[ROUTE]), Route { hops_left: 9, congestion: 2 });
+    assert!(mark(&mut bytes, 200));
+    assert_eq!(Route::from_byte(bytes[ROUTE]), Route { hops_left: 9, congestion: 3 });
+    assert!(!mark(&mut [], 3));
+}
+
+/// A switch of six ports: two partitions, a default, a pair, two multicast groups.
+fn switch() -> Switch {
+    let port = |name: &str, domains: &str, is_default, standby_for| PortSpec {
+        name: name.to_owned(),
+        ranges: if domains.is_empty() { Vec::new() } else { ranges(domains) },
+        is_default,
+        standby_for,
+    };
+    let groups = |list: &[u16]| {
+        let mut groups = GroupSet::none();
+        list.iter().for_each(|group| groups.insert(Group(*group)));
+        groups
+    };
+    let partition = |name: &str, ports: &[usize], list: &[u16]| PartitionSpec {
+        name: name.to_owned(),
+        ports: ports.to_vec(),
+        groups: groups(list),
+    };
+    let multicast = |name: &str, domains: &str, ports: &[usize]| MulticastSpec {
+        name: name.to_owned(),
+        ranges: ranges(domains),
+        ports: ports.to_vec(),
+    };
+    let spec = TableSpec {
+        fabric: 0,
+        ports: vec![
+            port("a", "1/3", false, None),
+            port("b", "4/4", false, None),
+            port("up", "", true, None),
+            port("up2", "", false, Some(2)),
+            port("c", "1/3", false, None),
+            port("d", "0:4/2,1:6/2", false, None),
+        ],
+        partitions: vec![partition("red", &[0, 1, 2, 3], &[1, 2]), partition("blue", &[4, 5], &[2, 3])],
+        multicasts: vec![multicast("m", "12/1", &[0, 1, 2]), multicast("n", "12/2", &[4, 5])],
+    };
+    Switch::new(Table::new(spec).unwrap())
+}
+
+proptest! {
+    /// Whatever comes, nothing panics, nothing changes but the route, no more leaves than may, everything is counted.
+    #[test]
+    fn random_bytes_are_counted_and_never_amplified(
+        frames in proptest::collection::vec((0..6_usize, proptest::collection::vec(any::<u8>(), 0..120)), 0..60),
+    ) {
+        let mut switch = switch();
+        for (port, bytes) in frames {
+            check(&mut switch, PortId::new(port).unwrap(), bytes)?;
+        }
+    }
+
+    /// The same of frames that are nearly right.
+    #[test]
+    fn what_leaves_was_meant_for_there(
+        frames in proptest::collection::vec((0..6_usize, 0..16_u32, 0..4_u32, 0..16_u32, 0..4_u32, 0..5_u16, 0..4_u8), 0..200),
+    ) {
+        let mut switch = switch();
+        for (port, from, from_rail, to, to_rail, group, hops_left) in frames {
+            let (from, to) = (from | from_rail << 18, to | to_rail << 18);
+            let bytes = frame(from, to, group, Route { hops_left, congestion: 1 }, 90);
+            check(&mut switch, PortId::new(port).unwrap(), bytes)?;
+        }
+    }
+
+    /// Ports that lead to each other at random: no frame is for ever, and none becomes two.
+    #[test]
+    fn a_frame_in_a_net_of_any_shape_comes_to_its_end(seed in any::<u64>()) {
+        let mut random = Random::new(seed);
+        let mut switches: Vec<Switch> = (0..4).map(|_| net_switch(&mut random)).collect();
+        let far: Vec<(usize, usize)> = (0..16).map(|_| (random.below(4) as usize, random.below(4) as usize)).collect();
+        for _ in 0..50 {
+            let (mut at, mut port) = (random.below(4) as usize, random.below(4) as usize);
+            let (from, to) = (1 + random.below(8) as u32, 1 + random.below(8) as u32);
+            let mut bytes = frame(from, to, 1, Route::START, 80);
+            let mut passed = 0;
+            while let Decision::Forward(way) =
+                switches[at].forward(Instant::ZERO, PortId::new(port).unwrap(), &mut bytes)
+            {
+                passed += 1;
+                prop_assert!(passed <= 32, "hops run out");
+                (at, port) = far[at * 4 + way.index()];
+            }
+        }
+    }
+}
+
+/// A switch of four ports; where each of eight domains lies is chance.
+fn net_switch(random: &mut Random) -> Switch {
+    let mut ports: Vec<PortSpec> = (0..4)
+        .map(|at| PortSpec {
+            name: at.to_string(),
+            ranges: Vec::new(),
+            is_default: at == 0,
+            standby_for: None,
+        })
+        .collect();
+    ports[1..].iter_mut().zip(20..).for_each(|(port, base)| port.ranges = ranges(&format!("{base}/1")));
+    for domain in 1..=8 {
+        ports[random.below(4) as usize].ranges.extend(ranges(&format!("{domain}/1")));
+    }
+    Switch::new(Table::new(TableSpec { ports, ..TableSpec::default() }).unwrap())
+}
+
+fn check(switch: &mut Switch, port: PortId, mut bytes: Vec<u8>) -> Result<(), TestCaseError> {
+    let before = bytes.clone();
+    let count = |switch: &Switch| {
+        let counters = switch.counters(port);
+        (counters.received, counters.dropped.iter().sum::<u64>())
+    };
+    let (received, dropped) = count(switch);
+    let decision = switch.forward(Instant::ZERO, port, &mut bytes);
+    let ways: PortSet = match decision {
+        Decision::Drop(_) => PortSet::default(),
+        Decision::Forward(way) => [way].into_iter().collect(),
+        Decision::Copy(ways) => ways,
+    };
+    prop_assert_eq!(count(switch), (received + 1, dropped + u64::from(ways.is_empty())));
+    prop_assert!(!ways.contains(port) && ways.len() < switch.table().ports().count());
+    let red = |port: PortId| port.index() < 4;
+    prop_assert!(ways.iter().all(|way| red(way) == red(port)), "partitions are apart");
+    if ways.is_empty() {
+        prop_assert_eq!(bytes, before);
+    } else {
+        let (is, was) = (Route::from_byte(bytes[ROUTE]), Route::from_byte(before[ROUTE]));
+        prop_assert_eq!((is.hops_left + 1, is.congestion), (was.hops_left, was.congestion));
+        bytes[ROUTE] = before[ROUTE];
+        prop_assert_eq!(bytes, before);
+    }
+    Ok(())
+}

@@ -1,0 +1,392 @@
+//! A switch in real time: sockets that frames come in by, a queue for each port that they leave by, and what is said of
+//! those that are dropped. What becomes of a frame is decided by [`node::switch`].
+//!
+//! ```text
+//!  socket ── recvmmsg ──> port by sender's address ──> decision ──> queue of a port ── sendmmsg ──> its socket
+//! ```
+//!
+//! A port is a socket and the address of whoever is behind it, which the configuration says: what comes from another
+//! address is dropped, and nothing is ever sent to it. Several ports may share a socket. Frames are copied once, into
+//! the queue of the port where they leave; what a socket does not take waits there, and is marked as congested.
+
+mod queue;
+mod report;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use base::Instant;
+use node::switch::{
+    Decision, MAX_PORTS, PortCounters, PortId, Reason, Switch as Core, Table, congestion, mark,
+};
+
+use self::queue::Queue;
+use self::report::Report;
+use crate::address::RailAddress;
+use crate::card::now;
+use crate::event::Event;
+use crate::rail::ethernet::Interface;
+use crate::rail::{RailOptions, RailSocket};
+use crate::wait::{Hint, Interest, SpinTimes, Turn, Waiter};
+
+/// Datagrams taken from one socket at a time, so that no other waits for long.
+const RECEIVE_LIMIT: usize = 64;
+/// The same where they are large: a queue has room for so many.
+const RECEIVE_LIMIT_LARGE: usize = 8;
+/// Bytes of a frame that is large.
+const LARGE: usize = Queue::ROOM / RECEIVE_LIMIT;
+/// A socket that was heard is read without asking for so long.
+const HOT: Duration = Duration::from_micros(200);
+/// Between two looks at interfaces and counters.
+const LOOK: Duration = Duration::from_millis(500);
+/// What the descriptors of whoever drives the switch are registered as.
+const OTHERS: u64 = 1 << 32;
+
+/// What the sockets of a switch ask of the kernel: few bytes wait where the switch does not see them.
+pub const OPTIONS: RailOptions =
+    RailOptions { receive_buffer_bytes: 8 << 20, send_buffer_bytes: 1 << 20, offload: true };
+
+/// A socket of a switch.
+pub struct Door {
+    /// The socket, which is open.
+    pub socket: Box<dyn RailSocket>,
+    /// Its interface, if it is one of Ethernet.
+    pub interface: Option<String>,
+}
+
+/// Where a port of the table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The place of its socket among the doors.
+    pub door: usize,
+    /// Whoever is behind it.
+    pub peer: RailAddress,
+}
+
+/// A switch with its sockets.
+pub struct Switch {
+    core: Core,
+    doors: Vec<Door>,
+    states: Vec<DoorState>,
+    /// By port.
+    places: Vec<Place>,
+    exits: Vec<Exit>,
+    /// Ports whose queues are not empty.
+    waiting: Vec<PortId>,
+    waiter: Waiter,
+    report: Report,
+    next_look: Instant,
+}
+
+/// What is known of a socket.
+struct DoorState {
+    /// Its ports by the address of whoever is behind them, sorted.
+    ports: Vec<(RailAddress, PortId)>,
+    /// The last call left datagrams that raise no readiness.
+    more: bool,
+    hot_until: Instant,
+    /// Datagrams to take at a time.
+    limit: usize,
+    /// It has no room: it is asked again when it says so.
+    is_full: bool,
+    /// What came from addresses that are no port's.
+    strangers: u64,
+}
+
+/// Where frames leave.
+struct Exit {
+    queue: Queue,
+    /// Bytes of the largest frame that the port carries, as far as the kernel knows.
+    max_frame: usize,
+}
+
+/// How a port is doing.
+pub struct PortView<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// That of its partition.
+    pub partition: &'a str,
+    /// Where it listens.
+    pub local: RailAddress,
+    /// Whoever is behind it.
+    pub peer: RailAddress,
+    /// Somebody behind it was heard lately.
+    pub is_up: bool,
+    /// The name of the port that it stands by for.
+    pub standby_for: Option<&'a str>,
+    /// Bytes that wait to leave.
+    pub queued_bytes: usize,
+    /// What was counted.
+    pub counters: &'a PortCounters,
+}
+
+impl Switch {
+    /// A switch with these sockets; `places` says where each port of the table is.
+    ///
+    /// # Errors
+    /// What the system refused.
+    ///
+    /// # Panics
+    /// If not each port has a place with a door.
+    pub fn new(table: Table, doors: Vec<Door>, places: Vec<Place>) -> io::Result<Self> {
+        assert!(
+            table.ports().count() == places.len() && places.iter().all(|it| it.door < doors.len()),
+            "each port has a place with a door"
+        );
+        let waiter = Waiter::new(SpinTimes::default())?;
+        let mut states = Vec::new();
+        for (at, door) in doors.iter().enumerate() {
+            waiter.register(door.socket.as_fd(), at as u64, Interest::READ)?;
+            let here = table.ports().zip(&places).filter(|(_, place)| place.door == at);
+            let mut ports: Vec<_> = here.map(|((port, ..), place)| (place.peer, port)).collect();
+            ports.sort_unstable();
+            let (hot_until, limit) = (Instant::ZERO, RECEIVE_LIMIT_LARGE);
+            states.push(DoorState { ports, more: true, hot_until, limit, is_full: false, strangers: 0 });
+        }
+        let exits = places.iter().map(|_| Exit { queue: Queue::new(), max_frame: usize::MAX }).collect();
+        let report = Report::new(&table, doors.len());
+        let waiting = Vec::with_capacity(MAX_PORTS);
+        let core = Core::new(table);
+        Ok(Self { core, doors, states, places, exits, waiting, waiter, report, next_look: Instant::ZERO })
+    }
+
+    /// Has [`Switch::turn`] return when there is something to read from `fd`.
+    ///
+    /// # Errors
+    /// As of [`Waiter::register`].
+    pub fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.waiter.register(fd, OTHERS, Interest::READ)
+    }
+
+    /// Forwards what has come, or waits for something to come, half a second at most. Returns whether frames came: then
+    /// more of them may be there.
+    ///
+    /// # Errors
+    /// What makes a socket useless.
+    pub fn turn(&mut self) -> io::Result<bool> {
+        let at = now();
+        if at >= self.next_look {
+            self.next_look = at + LOOK;
+            self.look(at);
+        }
+        let mut busy = false;
+        for door in 0..self.doors.len() {
+            if self.states[door].more || at < self.states[door].hot_until {
+                busy |= self.receive(door, at)?;
+                // What has come from one is not to find the queues full of what has come from another.
+                busy |= self.send()?;
+            }
+        }
+        busy |= self.send()?;
+        if busy {
+            self.waiter.busy();
+            return Ok(true);
+        }
+        let until = self.next_look;
+        match self.waiter.idle(at, Hint::Idle, || Some(until.since(now())))? {
+            Turn::Spun | Turn::TimedOut => Ok(false),
+            Turn::Ready(_) => {
+                // Those of others are for others.
+                let ready: [Option<crate::wait::Ready>; crate::wait::MAX_READY] = {
+                    let mut found = self.waiter.ready();
+                    core::array::from_fn(|_| found.next())
+                };
+                for it in ready.into_iter().flatten() {
+                    let Some(door) = usize::try_from(it.token).ok().filter(|door| *door < self.doors.len())
+                    else {
+                        continue;
+                    };
+                    if it.write && self.states[door].is_full {
+                        self.states[door].is_full = false;
+                        self.waiter.modify(self.doors[door].socket.as_fd(), it.token, Interest::READ)?;
+                    }
+                    if it.read {
+                        self.receive(door, now())?;
+                    }
+                    self.send()?;
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Takes what has come to a socket, and puts into queues what is to leave.
+    fn receive(&mut self, door: usize, at: Instant) -> io::Result<bool> {
+        let Self { core, doors, states, exits, waiting, .. } = self;
+        let state = &mut states[door];
+        let (ports, strangers) = (&state.ports, &mut state.strangers);
+        let mut has_large = false;
+        let received = doors[door].socket.receive(state.limit, &mut |from, bytes| {
+            has_large |= bytes.len() > LARGE;
+            let Ok(found) = ports.binary_search_by_key(&from, |(peer, _)| *peer) else {
+                *strangers += 1;
+                return;
+            };
+            match core.forward(at, ports[found].1, bytes) {
+                Decision::Drop(_) => {}
+                Decision::Forward(port) => enqueue(core, exits, waiting, port, bytes),
+                Decision::Copy(ports) => {
+                    ports.iter().for_each(|port| enqueue(core, exits, waiting, port, bytes));
+                }
+            }
+        })?;
+        state.more = received.more;
+        if received.datagrams > 0 {
+            state.hot_until = at + HOT;
+            state.limit = if has_large { RECEIVE_LIMIT_LARGE } else { RECEIVE_LIMIT };
+        }
+        Ok(received.datagrams > 0 || received.more)
+    }
+
+    /// Hands what waits to the kernel, as far as that takes it. True if it took anything.
+    fn send(&mut self) -> io::Result<bool> {
+        let Self { core, doors, states, places, exits, waiting, waiter, .. } = self;
+        let mut busy = false;
+        let mut at = 0;
+        while let Some(port) = waiting.get(at).copied() {
+            let Place { door, peer } = places[port.index()];
+            let queue = &mut exits[port.index()].queue;
+            if !states[door].is_full {
+                busy |= send_queue(core, &mut *doors[door].socket, port, peer, queue)?;
+                if !queue.is_empty() {
+                    states[door].is_full = true;
+                    waiter.modify(doors[door].socket.as_fd(), door as u64, Interest::BOTH)?;
+                }
+            }
+            if queue.is_empty() {
+                waiting.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Looks at interfaces and counters, and says what somebody should know.
+    fn look(&mut self, at: Instant) {
+        for (number, door) in self.doors.iter().enumerate() {
+            let Some(name) = &door.interface else { continue };
+            let is_running = Interface::find(name).is_ok_and(|interface| interface.is_running);
+            for (_, port) in &self.states[number].ports {
+                self.core.set_running(*port, is_running);
+            }
+            self.report.interface(number, name, is_running);
+        }
+        for (place, exit) in self.places.iter().zip(&mut self.exits) {
+            // Where there is no way for now, what is sent is refused and counted.
+            exit.max_frame = self.doors[place.door].socket.max_frame(place.peer).unwrap_or(usize::MAX);
+        }
+        for (port, name, _) in self.core.table().ports() {
+            self.report.drops(at, port, name, self.core.counters(port));
+            let Some(standby) = self.core.table().standby_of(port) else { continue };
+            let is_used = !self.core.is_up(at, port) && self.core.is_up(at, standby);
+            let standby = self.core.table().ports().find(|(id, ..)| *id == standby);
+            self.report.standby(port, name, standby.map_or("", |(_, name, _)| name), is_used);
+        }
+        for (number, state) in self.states.iter().enumerate() {
+            let counters = self.doors[number].socket.counters();
+            // What a socket drops by itself was of no port, or of no group.
+            let count = state.strangers + counters.foreign + counters.truncated;
+            self.report.strangers(at, number, self.doors[number].socket.local(), count);
+        }
+    }
+
+    /// How each port is doing.
+    pub fn ports(&self) -> impl Iterator<Item = PortView<'_>> {
+        let at = now();
+        let table = self.core.table();
+        table.ports().zip(&self.places).map(move |((port, name, partition), place)| PortView {
+            name,
+            partition,
+            local: self.doors[place.door].socket.local(),
+            peer: place.peer,
+            is_up: self.core.is_up(at, port),
+            standby_for: table
+                .stands_by_for(port)
+                .and_then(|of| table.ports().find(|(id, ..)| *id == of))
+                .map(|it| it.1),
+            queued_bytes: self.exits[port.index()].queue.used(),
+            counters: self.core.counters(port),
+        })
+    }
+
+    /// Where it listens, and how many datagrams came there that are no port's.
+    pub fn doors(&self) -> impl Iterator<Item = (RailAddress, u64)> {
+        self.doors.iter().zip(&self.states).map(|(door, state)| {
+            let counters = door.socket.counters();
+            (door.socket.local(), state.strangers + counters.foreign + counters.truncated)
+        })
+    }
+}
+
+/// Puts a frame into the queue of the port where it leaves.
+fn enqueue(core: &mut Core, exits: &mut [Exit], waiting: &mut Vec<PortId>, port: PortId, frame: &[u8]) {
+    let exit = &mut exits[port.index()];
+    if frame.len() > exit.max_frame {
+        return core.drop(port, Reason::TooLarge);
+    }
+    let level = congestion(exit.queue.used(), Queue::ROOM);
+    let was_empty = exit.queue.is_empty();
+    let Some(copy) = exit.queue.push(frame) else { return core.drop(port, Reason::QueueFull) };
+    if mark(copy, level) {
+        core.marked(port);
+    }
+    if was_empty {
+        waiting.push(port);
+    }
+}
+
+/// Hands a queue to the kernel until that takes no more. True if it took anything.
+fn send_queue(
+    core: &mut Core,
+    socket: &mut dyn RailSocket,
+    port: PortId,
+    peer: RailAddress,
+    queue: &mut Queue,
+) -> io::Result<bool> {
+    let mut busy = false;
+    while !queue.is_empty() {
+        let before = socket.counters();
+        let (given, taken, bytes) = queue.send(peer, |datagrams| socket.send_batch(datagrams))?;
+        let after = socket.counters();
+        // All of them were for one port, so whatever was refused was refused to it.
+        let refused = [
+            (Reason::TooLarge, after.too_large - before.too_large),
+            (Reason::QueueFull, after.no_buffer - before.no_buffer),
+            (Reason::Unreachable, after.unreachable + after.other - before.unreachable - before.other),
+        ];
+        let mut left = taken as u64;
+        for (reason, count) in refused {
+            (0..count).for_each(|_| core.drop(port, reason));
+            left = left.saturating_sub(count);
+        }
+        core.sent(port, left, bytes);
+        busy |= taken > 0;
+        if taken < given {
+            break;
+        }
+    }
+    Ok(busy)
+}
+
+impl AsFd for Switch {
+    /// Readable when [`Switch::turn`] has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.waiter.as_fd()
+    }
+}
+
+impl Door {
+    /// A socket that is not of Ethernet, or of this interface; says so if that carries nothing yet.
+    pub fn new(name: &str, socket: Box<dyn RailSocket>, interface: Option<String>) -> Self {
+        let is_down = |interface: &String| !Interface::find(interface).is_ok_and(|it| it.is_running);
+        if let Some(interface) = interface.clone().filter(is_down) {
+            Event::InterfaceDown { rail: name.to_owned(), interface }.say();
+        }
+        Self { socket, interface }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! `causeway switch`: forwards until SIGTERM.
+//!
+//! It has a key and an id as a node has, and a control socket under its name. Nothing that it forwards needs the key: it
+//! is for a channel of its own, over which it can be told of its ports.
+
+use std::time::{Duration, Instant};
+
+use io::event::Event;
+use io::switch::{Door, OPTIONS, Place, PortView, Switch};
+use node::switch::Reason;
+
+use super::signals::{Asked, Hangup, Signals};
+use super::{open_state, rails, serve};
+use crate::cli::Listen;
+use crate::config::SwitchConfig;
+use crate::control::{Request, Response};
+use crate::exit::Failure;
+use crate::state_dir::StateDir;
+use crate::status::{self, Status};
+
+/// How long a busy switch goes without looking whether somebody asks something of it.
+const DEAF: Duration = Duration::from_millis(5);
+
+/// Forwards until SIGTERM.
+pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
+    let SwitchConfig { name, state_dir, ports, table } = config;
+    let mut state = open_state(state_dir.as_deref(), &name)?;
+    let mut control = serve::control_socket(&name)?;
+    let (mut doors, mut places): (Vec<(Listen, Door)>, Vec<Place>) = (Vec::new(), Vec::new());
+    for port in &ports {
+        let known = doors.iter().position(|(listen, _)| *listen == port.listen);
+        let door = match known {
+            Some(door) => door,
+            None => {
+                let socket = rails::open(&port.listen, 0, &OPTIONS)?;
+                let interface = match &port.listen {
+                    Listen::Ethernet { interface } => Some(interface.clone()),
+                    Listen::Udp { .. } => None,
+                };
+                doors.push((port.listen.clone(), Door::new(&port.name, socket, interface)));
+                doors.len() - 1
+            }
+        };
+        if places.iter().zip(&ports).any(|(place, _)| *place == Place { door, peer: port.peer }) {
+            let what = format!("port {} has the place of another", port.name);
+            return Err(Failure::usage(what));
+        }
+        places.push(Place { door, peer: port.peer });
+    }
+    let doors = doors.into_iter().map(|(_, door)| door).collect();
+    let failed = |error: std::io::Error| Failure::io("the switch cannot go on", &error);
+    let mut switch = Switch::new(table, doors, places).map_err(failed)?;
+    let mut signals =
+        Signals::listen(Hangup::Ends).map_err(|error| Failure::io("cannot watch for signals", &error))?;
+    switch.watch(rustix::fd::AsFd::as_fd(&signals)).map_err(failed)?;
+    switch.watch(control.as_fd()).map_err(failed)?;
+    state.keep();
+    crate::cli::print(&format!("switch {name}, {} ports, id {}\n", ports.len(), state.identity().id()))?;
+    let mut looked = Instant::now();
+    let mut stop = false;
+    loop {
+        let is_busy = switch.turn().map_err(failed)?;
+        if is_busy && looked.elapsed() < DEAF {
+            continue;
+        }
+        looked = Instant::now();
+        stop |= matches!(signals.take(), Some(Asked::First | Asked::Again));
+        let http = control.address().to_string();
+        control.turn(&mut |request| answer(&request, &switch, name.as_str(), &state, &http, &mut stop));
+        if stop {
+            Event::NodeEnding {}.say();
+            return Ok(());
+        }
+    }
+}
+
+fn answer(
+    request: &Request,
+    switch: &Switch,
+    name: &str,
+    state: &StateDir,
+    http: &str,
+    stop: &mut bool,
+) -> Response {
+    match request {
+        Request::Status => {
+            let node = status::Node {
+                name: name.to_owned(),
+                id: state.identity().id().to_string(),
+                pid: std::process::id(),
+                incarnation: state.incarnation(),
+                http: Some(http.to_owned()),
+                identity_shared: false,
+            };
+            let ports = switch.ports().map(|port| port_of(&port)).collect();
+            let listeners = switch.doors();
+            let listeners = listeners
+                .map(|(local, strangers)| status::SwitchListener { local: local.to_string(), strangers });
+            let switch = status::Switch { ports, listeners: listeners.collect() };
+            Response::Status { status: Box::new(Status { switch: Some(switch), ..Status::new(node) }) }
+        }
+        Request::Stop => {
+            *stop = true;
+            Response::Done
+        }
+        _ => Response::Refused { why: "this is a switch: it lends and borrows nothing".to_owned() },
+    }
+}
+
+fn port_of(port: &PortView<'_>) -> status::SwitchPort {
+    let counters = port.counters;
+    let dropped = Reason::ALL.into_iter().map(|reason| (reason, counters.dropped[reason.index()]));
+    status::SwitchPort {
+        name: port.name.to_owned(),
+        partition: port.partition.to_owned(),
+        local: port.local.to_string(),
+        peer: port.peer.to_string(),
+        state: if port.is_up { "up" } else { "silent" }.to_owned(),
+        standby_for: port.standby_for.map(str::to_owned),
+        received_frames: counters.received,
+        received_bytes: counters.received_bytes,
+        sent_frames: counters.sent,
+        sent_bytes: counters.sent_bytes,
+        marked_frames: counters.marked,
+        queued_bytes: port.queued_bytes as u64,
+        dropped: dropped.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+    }
+}
