@@ -13,6 +13,7 @@ mod keys;
 mod numbers;
 mod outgoing;
 mod rails;
+mod revealing;
 mod sayings;
 mod timers;
 

@@ -12,6 +12,7 @@ mod mutations;
 mod node;
 mod opening;
 mod rails;
+mod revealing;
 mod shm;
 mod slow;
 mod steps;
