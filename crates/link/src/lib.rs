@@ -12,6 +12,8 @@
 mod answered;
 mod cipher;
 pub mod frame;
+#[cfg(test)]
+mod golden;
 mod handshake;
 mod identity;
 mod name;
