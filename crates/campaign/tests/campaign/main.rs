@@ -44,5 +44,6 @@ mod w5_events;
 mod w5_examples;
 mod w5_replaced;
 mod w7_rails;
+mod w8_capture;
 mod world;
 mod x_bad_input;
