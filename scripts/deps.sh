@@ -26,6 +26,7 @@ tools=(
     "virsh libvirt-clients  virtual machines that libvirt runs; no daemon"
     "virt-qemu-run libvirt-daemon-driver-qemu  the part of libvirt that runs QEMU"
     "python3 python3     small helpers of the tests"
+    "tshark tshark       reads what was captured, with our dissector"
 )
 
 packages=()

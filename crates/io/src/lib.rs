@@ -13,6 +13,7 @@
 //! - [`ring`]: an io_uring that outlives the card and can be drained after its death.
 //! - [`stream_socket`]: byte streams whose position survives the reader and the writer.
 //! - `shm`: memory that two nodes of one machine share.
+//! - [`capture`]: copies of frames for whoever looks on.
 //! - [`impair`]: faults on purpose for the demo and the tests.
 //! - [`event`]: what happens in a running node, for its log and for programs.
 //! - [`rate_limited`]: lines of the log that somebody outside can cause.
@@ -27,6 +28,7 @@
 
 pub mod address;
 pub mod agent;
+pub mod capture;
 pub mod card;
 mod carrier;
 pub mod code;

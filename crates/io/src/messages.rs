@@ -15,6 +15,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::capture::Wish;
 use crate::load::LoadResult;
 use crate::outbox::Message;
 use crate::plan::RailPlan;
@@ -65,6 +66,8 @@ pub(crate) enum ToCard {
     Parked { number: u64 },
     /// Every connection that a predecessor knew was told, with and without a slot.
     AllParked,
+    /// Somebody captures frames, or goes on with it: comes with the memory for them.
+    Capture { place: usize, wish: Wish },
 }
 
 /// What no two cards have in common.
@@ -266,7 +269,7 @@ impl Message for ToCard {
     /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation,
     /// limit, return and presence, one for each peer's memory, one for each rail, eight for each drive, of which the
     /// last says all, the one to renew keys, and the one to shut down. Of a slot it is one message of each kind, and
-    /// that only when the card has asked for it or another client has come. To a successor, whose outbox is a new one,
+    /// that only when the card has asked for it or another client has come. Of captures it is one for each place. To a successor, whose outbox is a new one,
     /// come all descriptors of slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at
     /// most 1024 of them (`MOST` of `agent::slots`), and behind either one message that these were all.
     fn supersedes(&self, earlier: &Self) -> bool {
@@ -288,6 +291,7 @@ impl Message for ToCard {
             (Self::Peer(peer, _), Self::Peer(of, _)) => peer == of,
             (Self::Rail(rail, _), Self::Rail(of, _)) => rail == of,
             (Self::Parked { number }, Self::Parked { number: before }) => number == before,
+            (Self::Capture { place, .. }, Self::Capture { place: of, .. }) => place == of,
             _ => discriminant(self) == discriminant(earlier),
         }
     }
@@ -522,6 +526,8 @@ mod tests {
             ToCard::Parked { number: 0 },
             ToCard::Parked { number: 1 },
             ToCard::AllParked,
+            ToCard::Capture { place: 0, wish: Wish { links: 1, opened: false } },
+            ToCard::Capture { place: 1, wish: Wish { links: 1, opened: false } },
         ];
         let loans = [LoanId { place: 0, life: 0 }, LOAN];
         let of_loans =

@@ -14,6 +14,8 @@ mod capacity;
 mod choice;
 mod cipher;
 pub mod frame;
+#[cfg(test)]
+mod golden;
 mod handshake;
 mod identity;
 mod name;

@@ -6,6 +6,7 @@
 mod access;
 mod events;
 mod hide;
+mod link;
 mod protection;
 mod reload;
 mod run;
@@ -87,6 +88,9 @@ pub enum Command {
     Reload(ReloadArgs),
     /// Show what has happened in a node on this machine
     Events(EventsArgs),
+    /// Look at the links of a node on this machine, and capture what goes over them
+    #[command(subcommand)]
+    Link(LinkCommand),
     /// Print the id of a node on this machine, by which lenders may let it in
     Id(IdArgs),
     /// Change what a function that is lent on this machine may do
@@ -287,6 +291,36 @@ pub struct EventsArgs {
     /// What to print: with json one object a line.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `causeway link`.
+#[derive(Debug, Subcommand)]
+pub enum LinkCommand {
+    /// Write the frames of a link, or of all, to a file of pcapng, for Wireshark and tshark
+    Capture(CaptureArgs),
+}
+
+/// `causeway link capture`.
+#[derive(Debug, Args)]
+pub struct CaptureArgs {
+    /// The rail, or `shm` for memory that is shared with nodes on this machine [default: all]
+    #[arg(value_name = "RAIL")]
+    pub link: Option<String>,
+    /// Where to: a file, which is replaced and only this user can read; `-` for standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub write: PathBuf,
+    /// End after so many frames
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// End after so many seconds
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    pub seconds: Option<u64>,
+    /// Open the frames with this node's keys: the file then has the data as they are
+    #[arg(long)]
+    pub opened: bool,
+    /// The node to look at; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
 }
 
 /// `causeway id`.

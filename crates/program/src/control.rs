@@ -5,6 +5,7 @@
 //! localhost. The node's loop answers in its turn and never waits ([`ControlServer`]); the other side waits with a time
 //! limit ([`ControlClient`]). Who may connect is decided by the folder, which belongs to the node's user alone.
 
+pub mod capture;
 mod client;
 mod place;
 mod server;
@@ -19,9 +20,9 @@ use thiserror::Error;
 use crate::exit::{Exit, Failure};
 use crate::reload::ReloadReport;
 use crate::status::{Map, Status};
-pub use client::{ControlClient, Events, find, running};
+pub use client::{CaptureItems, ControlClient, Events, find, running};
 pub use place::{runtime_dir, socket_path};
-pub use server::{CLIENTS_MAX, ControlServer, FOLLOWERS_MAX};
+pub use server::{Answers, CLIENTS_MAX, ControlServer, FOLLOWERS_MAX};
 
 /// Longest request, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 4096;

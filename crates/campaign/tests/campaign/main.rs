@@ -45,5 +45,6 @@ mod w5_examples;
 mod w5_replaced;
 mod w5_switch;
 mod w7_rails;
+mod w8_capture;
 mod world;
 mod x_bad_input;

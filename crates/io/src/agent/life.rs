@@ -155,6 +155,8 @@ impl Agent {
             outbox.push_of(loan, ToLoan::Connection { slot });
         }
         self.neighbours.agreements().for_each(|shared| outbox.push(shared));
+        self.captures.forget_ended();
+        self.captures.all().for_each(|(place, wish)| outbox.push(ToCard::Capture { place, wish }));
         let (coming, allowed) = (BTreeMap::new(), BTreeMap::new());
         let memory_bytes = self.mapping.len();
         let card = LiveCard { child, messages: ours, outbox, memory_bytes, coming, allowed };
@@ -175,6 +177,7 @@ impl Agent {
         if let Some(card) = &mut self.card {
             let (clients, neighbours, slots) = (&self.clients, &self.neighbours, &self.slots);
             let (coming, allowed, spec) = (&card.coming, &card.allowed, &self.spec);
+            let captures = &self.captures;
             card.outbox.flush(card.messages.as_fd(), |message| match message {
                 ToCard::Loan(loan, ToLoan::Connection { slot }) => {
                     clients.connection(loan.place, *slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
@@ -199,6 +202,9 @@ impl Agent {
                     allowed.get(drive).map_or(Enclosure::Gone, |paper| Enclosure::Descriptor(paper.as_fd()))
                 }
                 ToCard::Parked { number } => slots.parked(*number),
+                ToCard::Capture { place, .. } => captures
+                    .memory(*place)
+                    .map_or(Enclosure::Gone, |memory| Enclosure::Descriptor(memory.as_fd())),
                 _ => Enclosure::None,
             });
         }

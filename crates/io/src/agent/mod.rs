@@ -48,6 +48,7 @@ use self::slots::Slots;
 use self::standby::Standby;
 pub use self::view::{LoanView, View};
 use crate::address::{Addresses, RailAddress};
+use crate::capture::{self, Kept};
 use crate::carrier::Carriers;
 use crate::event::{Event, seconds};
 use crate::files::{Image, LastWrites};
@@ -323,6 +324,7 @@ pub struct Agent {
     clients: Clients,
     slots: Slots,
     neighbours: Neighbours,
+    captures: Kept,
     waiter: Waiter,
     vm_generation: Option<VmGeneration>,
     carriers: Carriers,
@@ -407,6 +409,7 @@ impl Agent {
             clients: Clients::new(places),
             slots: Slots::new(places),
             neighbours,
+            captures: Kept::default(),
             waiter,
             vm_generation,
             carriers,
@@ -493,6 +496,7 @@ impl Agent {
         let context = context(&self.spec, &self.waiter, &self.mapping);
         self.neighbours.handle_timeout(Instant::now(), context);
         self.tell_neighbours();
+        self.captures.forget_ended();
         events.extend(self.look_at_images());
         self.advance_life()?;
         events.append(&mut self.wants);
@@ -535,6 +539,20 @@ impl Agent {
         }
         self.tell_card();
         Ok(())
+    }
+
+    /// Captures frames until the reader is dropped, also those of the next card. `None`: there are too many captures.
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub fn capture(&mut self, wish: capture::Wish) -> io::Result<Option<capture::Reader>> {
+        let Some((place, reader)) = self.captures.begin(wish)? else { return Ok(None) };
+        // A card that is not there is followed by one that is told of all captures.
+        if let Some(card) = &mut self.card {
+            card.outbox.push(ToCard::Capture { place, wish });
+        }
+        self.tell_card();
+        Ok(Some(reader))
     }
 
     /// The state of the data plane.

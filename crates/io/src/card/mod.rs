@@ -37,6 +37,7 @@ use self::media::Media;
 use self::rails::Rails;
 use self::shm::{Beside, ShmPaths};
 use self::slots::{Context, Slots};
+use crate::capture::Captures;
 use crate::memory::Mapping;
 use crate::messages::{
     self, FromDrive, FromLoan, FromPeer, Hex, LoanId, TakeOver, ToAgent, ToCard, ToDrive, ToLoan, ToPeer,
@@ -128,6 +129,7 @@ struct Driver<'m> {
     pulse: &'m Pulse,
     media: Media<'m>,
     loads: Vec<Load>,
+    captures: Captures,
     waiter: Waiter,
     messages: OwnedFd,
     to_agent: Outbox<ToAgent>,
@@ -194,6 +196,7 @@ impl<'m> Driver<'m> {
             pulse: &shared.pulse,
             media,
             loads,
+            captures: Captures::default(),
             waiter,
             messages,
             to_agent,
@@ -233,7 +236,7 @@ impl<'m> Driver<'m> {
         busy |= self.drive_load();
         busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
         busy |= self.with_slots(Slots::send)?;
-        busy |= self.rails.send(&mut self.card, &mut self.shm, self.now)?;
+        busy |= self.rails.send(&mut self.card, &mut self.shm, &mut self.captures, self.now)?;
         // Deadlines come behind what somebody waits for. What follows from them leaves in the next cycle.
         let is_due = busy && self.card.is_publishing_due(self.now);
         if is_due || self.card.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
@@ -276,7 +279,7 @@ impl<'m> Driver<'m> {
             return Ok(busy | self.with_slots(Slots::receive)?);
         }
         let mut busy = self.receive_shm()?;
-        busy |= self.rails.receive_hot(&mut self.card, self.now)?;
+        busy |= self.rails.receive_hot(&mut self.card, &mut self.captures, self.now)?;
         busy |= self.edges.receive_hot(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
         busy |= self.media.take_ring_results(&mut self.card, self.now)?;
         // Not before who was just heard has an answer, unless that goes on and on.
@@ -316,7 +319,10 @@ impl<'m> Driver<'m> {
                         self.edges.receive(key, card, self.now, waiter, to_agent)?;
                     }
                 }
-                what => _ = self.rails.receive((what - token::RAIL) as usize, &mut self.card, self.now)?,
+                what => {
+                    let rail = (what - token::RAIL) as usize;
+                    self.rails.receive(rail, &mut self.card, &mut self.captures, self.now)?;
+                }
             }
         }
         self.poll_at = self.now + POLL_EVERY;
@@ -329,7 +335,8 @@ impl<'m> Driver<'m> {
 
     fn with_shm<T>(&mut self, act: impl FnOnce(&mut ShmPaths, Beside<'_, 'm>) -> T) -> T {
         let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
-        act(&mut self.shm, Beside { card, now: self.now, waiter, to_agent })
+        let captures = &mut self.captures;
+        act(&mut self.shm, Beside { card, now: self.now, waiter, to_agent, captures })
     }
 
     /// Ends and begins requests of loads. True if there were any.
@@ -422,6 +429,12 @@ impl<'m> Driver<'m> {
                     }
                 }
                 ToCard::AllParked => self.slots.all_parked(),
+                ToCard::Capture { place, wish } => {
+                    // Without room for the descriptor or the memory nothing is captured, and nothing else is worse.
+                    if let Some(memory) = enclosed.next() {
+                        let _ = self.captures.begin(place, wish, memory);
+                    }
+                }
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use node::{Card, Egress, FrameBuffers, RailConfig};
 use super::shm::ShmPaths;
 use super::{HOT, token};
 use crate::address::RailAddress;
+use crate::capture::Captures;
 use crate::impair::{Direction, Fate, Impairer, ImpairmentCells};
 use crate::plan::{Plan, RailPlan, SharedCells};
 use crate::rail::udp::MAX_DATAGRAM_BYTES;
@@ -127,15 +128,24 @@ impl<'m> Rails<'m> {
     }
 
     /// Takes what has come on rail `index`. True if that was anything.
-    pub(super) fn receive(&mut self, index: usize, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
+    pub(super) fn receive(
+        &mut self,
+        index: usize,
+        card: &mut Card<'_>,
+        captures: &mut Captures,
+        now: Instant,
+    ) -> io::Result<bool> {
         // What was readable on a rail that is gone is of no use.
         let Some(rail) = self.rails.get_mut(index).and_then(Option::as_mut) else { return Ok(false) };
         let (socket, incoming, impairment) = (&mut rail.socket, &mut rail.incoming, rail.impairment);
         let (id, gateway) = (RailId::ALL[index], rail.gateway);
-        let impaired = impairment.is_active();
+        let (impaired, captured) = (impairment.is_active(), captures.are_active());
         let received = socket.receive(RECEIVE_LIMIT, &mut |from, bytes| {
             let at = now.as_nanos();
             if !impaired || incoming.decide(impairment, at, from, [&*bytes]) == Fate::Pass {
+                if captured {
+                    captures.record(index, false, bytes, &mut |it, is_sent| card.reveal(it, is_sent));
+                }
                 // Whoever it is from is reached by the switch: several may be, and the frame says which it is.
                 card.handle_frame(now, id, gateway.unwrap_or(from).into(), bytes);
             }
@@ -149,18 +159,24 @@ impl<'m> Rails<'m> {
 
     /// Takes what has come on rails that were heard lately, what earlier calls have left, and what was held back on
     /// purpose. True if that was anything.
-    pub(super) fn receive_hot(&mut self, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
+    pub(super) fn receive_hot(
+        &mut self,
+        card: &mut Card<'_>,
+        captures: &mut Captures,
+        now: Instant,
+    ) -> io::Result<bool> {
         let mut busy = false;
         for id in RailId::ALL {
             let is_hot = self.rails[id.index()].as_ref().is_some_and(|it| it.more || now < it.hot_until);
             if is_hot {
-                busy |= self.receive(id.index(), card, now)?;
+                busy |= self.receive(id.index(), card, captures, now)?;
             }
             let Some(rail) = &mut self.rails[id.index()] else { continue };
             if !rail.incoming.is_empty() {
                 let gateway = rail.gateway;
                 rail.incoming.release(rail.impairment, now.as_nanos(), |from, bytes| {
                     busy = true;
+                    captures.record(id.index(), false, bytes, &mut |it, is_sent| card.reveal(it, is_sent));
                     card.handle_frame(now, id, gateway.unwrap_or(from).into(), bytes);
                 });
             }
@@ -169,7 +185,13 @@ impl<'m> Rails<'m> {
     }
 
     /// Sends what the card has to say, through `shm` too. True if that was anything.
-    pub(super) fn send(&mut self, card: &mut Card<'_>, shm: &mut ShmPaths, now: Instant) -> io::Result<bool> {
+    pub(super) fn send(
+        &mut self,
+        card: &mut Card<'_>,
+        shm: &mut ShmPaths,
+        captures: &mut Captures,
+        now: Instant,
+    ) -> io::Result<bool> {
         let (mut used, mut through_memory, mut busy) = (0, 0, false);
         while used + MAX_DATAGRAM_BYTES <= self.buffer.len()
             && self.frames.len() + through_memory < SEND_FRAMES
@@ -178,7 +200,7 @@ impl<'m> Rails<'m> {
             let Some(outgoing) = card.poll_transmit(now, &mut outbound) else { break };
             match (outgoing.egress, outgoing.to.map(RailAddress::try_from)) {
                 (Egress::Shm(peer), _) => {
-                    shm.publish(peer, outgoing.len);
+                    shm.publish(peer, outgoing.len, captures);
                     through_memory += 1;
                 }
                 (Egress::Rail(rail), Some(Ok(to))) => {
@@ -192,13 +214,13 @@ impl<'m> Rails<'m> {
             }
             if outgoing.is_last && self.frames.len() == 1 {
                 // Whoever waits for it waits for it alone: what else there is to say takes time to find out.
-                self.send_built(now)?;
+                self.send_built(card, captures, now)?;
                 (used, busy) = (0, true);
             }
         }
         shm.wake_readers();
         busy |= !self.frames.is_empty() || through_memory > 0;
-        self.send_built(now)?;
+        self.send_built(card, captures, now)?;
         for rail in self.rails.iter_mut().flatten() {
             busy |= rail.release(now)?;
         }
@@ -206,9 +228,15 @@ impl<'m> Rails<'m> {
     }
 
     /// Hands the frames that were built to the kernel.
-    fn send_built(&mut self, now: Instant) -> io::Result<()> {
+    fn send_built(&mut self, card: &mut Card<'_>, captures: &mut Captures, now: Instant) -> io::Result<()> {
         if self.frames.is_empty() {
             return Ok(());
+        }
+        if captures.are_active() {
+            for frame in &self.frames {
+                let bytes = &self.buffer[frame.start..][..frame.len];
+                captures.record(frame.rail, true, bytes, &mut |it, is_sent| card.reveal(it, is_sent));
+            }
         }
         for (index, rail) in self.rails.iter_mut().enumerate() {
             let Some(rail) = rail else { continue };

@@ -7,6 +7,7 @@ use base::ids::NodeId;
 use node::Card;
 
 use super::token;
+use crate::capture::{Captures, MEMORY_LINK};
 use crate::messages::{FromPeer, ToAgent};
 use crate::outbox::Outbox;
 use crate::shm::ring::FRAME_MAX;
@@ -33,12 +34,18 @@ struct Neighbour {
     path: ShmPath,
 }
 
+/// What frames in memory say as they are.
+fn nothing_sealed(_: &mut [u8], _: bool) -> bool {
+    false
+}
+
 /// What a card has beside the memory.
 pub(super) struct Beside<'a, 'm> {
     pub(super) card: &'a mut Card<'m>,
     pub(super) now: Instant,
     pub(super) waiter: &'a Waiter,
     pub(super) to_agent: &'a mut Outbox<ToAgent>,
+    pub(super) captures: &'a mut Captures,
 }
 
 impl ShmPaths {
@@ -102,8 +109,15 @@ impl ShmPaths {
                 continue;
             }
             busy = true;
-            let (card, now) = (&mut *beside.card, beside.now);
-            if reader.read(RECEIVE_LIMIT, |frame| card.handle_shm_frame(now, peer, frame)).is_err() {
+            let (card, captures, now) = (&mut *beside.card, &mut *beside.captures, beside.now);
+            let is_captured = captures.are_active();
+            let take = |frame: &mut [u8]| {
+                if is_captured {
+                    captures.record(MEMORY_LINK, false, frame, &mut nothing_sealed);
+                }
+                card.handle_shm_frame(now, peer, frame);
+            };
+            if reader.read(RECEIVE_LIMIT, take).is_err() {
                 useless = Some(peer);
             }
         }
@@ -133,8 +147,13 @@ impl ShmPaths {
     }
 
     /// The frame in the room that was just given is complete.
-    pub(super) fn publish(&mut self, peer: usize, len: usize) {
+    pub(super) fn publish(&mut self, peer: usize, len: usize, captures: &mut Captures) {
         if let Some(neighbour) = self.paths.get_mut(&peer).filter(|_| !self.is_scrapped) {
+            if captures.are_active()
+                && let Some(frame) = neighbour.path.writer.room().and_then(|room| room.get(..len))
+            {
+                captures.record(MEMORY_LINK, true, frame, &mut nothing_sealed);
+            }
             neighbour.path.writer.publish(len);
             if !self.written.contains(&peer) {
                 self.written.push(peer);

@@ -8,6 +8,7 @@
 //! written, and believes the reader's position only as far as it can do no harm.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -16,8 +17,6 @@ use crate::memory::Mapping;
 
 /// Bytes of a ring with its positions. A loan has two; longer ones are colder, and no faster.
 pub(crate) const RING_BYTES: usize = 256 << 10;
-/// Bytes of frames in a ring.
-const DATA_BYTES: usize = RING_BYTES - size_of::<Positions>();
 /// Frames begin at multiples of this, each behind a word with its length: no two share a cache line.
 const UNIT: usize = 64;
 /// Bytes before a frame.
@@ -28,10 +27,31 @@ pub(crate) const FRAME_MAX: usize = 17 << 10;
 /// In place of a length: the rest up to the end of the ring is unused.
 const SKIP: u32 = u32::MAX;
 
+/// How large a ring is.
+pub(crate) trait Size {
+    /// Bytes of it with its positions.
+    const RING: usize;
+    /// Largest frame in it.
+    const FRAME: usize;
+    /// Bytes of frames in it.
+    const DATA: usize = {
+        assert!(size_of::<Positions>() == 4096 && Self::RING.is_multiple_of(UNIT));
+        assert!(3 * occupied(Self::FRAME) + size_of::<Positions>() <= Self::RING);
+        Self::RING - size_of::<Positions>()
+    };
+}
+
+/// Of a path between two nodes.
+pub(crate) struct PathSize;
+
+impl Size for PathSize {
+    const RING: usize = RING_BYTES;
+    const FRAME: usize = FRAME_MAX;
+}
+
 // A window of the channel fits, however small its frames are, beside the frame that goes beyond it, what is skipped,
 // and what is just being built.
-const _: () = assert!(node::SHM_WINDOW / 5 * 8 + 3 * FRAME_MAX <= DATA_BYTES);
-const _: () = assert!(DATA_BYTES.is_multiple_of(UNIT) && size_of::<Positions>() == 4096);
+const _: () = assert!(node::SHM_WINDOW / 5 * 8 + 3 * FRAME_MAX <= PathSize::DATA);
 
 /// Each in cache lines of its own, since they belong to different processors.
 #[repr(C, align(4096))]
@@ -48,22 +68,26 @@ struct Positions {
 struct Line<T>(T);
 
 /// One end of a ring.
-struct Ring {
+struct Ring<S> {
     positions: NonNull<Positions>,
     data: NonNull<u8>,
     _memory: Arc<Mapping>,
+    _size: PhantomData<fn() -> S>,
 }
 
-impl Ring {
+impl<S: Size> Ring<S> {
     /// The ring that begins `offset` bytes into `memory`.
     fn new(memory: Arc<Mapping>, offset: usize) -> Self {
         let positions = memory.at::<Positions>(offset);
-        let data = memory.at::<[u8; DATA_BYTES]>(offset + size_of::<Positions>()).cast::<u8>();
+        // Asserts that all of it lies inside of the memory.
+        let _last = memory.at::<u8>(offset + S::RING - 1);
+        let data = memory.at::<u8>(offset + size_of::<Positions>());
         let not_zero = "a mapping does not begin at zero";
         Self {
             positions: NonNull::new(positions).expect(not_zero),
             data: NonNull::new(data).expect(not_zero),
             _memory: memory,
+            _size: PhantomData,
         }
     }
 
@@ -75,7 +99,7 @@ impl Ring {
 
     /// The word at a position, which is a multiple of UNIT.
     fn word(&self, position: u64) -> &AtomicU32 {
-        let at = position as usize % DATA_BYTES;
+        let at = position as usize % S::DATA;
         assert!(at.is_multiple_of(UNIT), "positions are rounded wherever they are read");
         // SAFETY: the word lies inside of the data and is aligned, as just seen.
         unsafe { &*self.data.as_ptr().add(at).cast::<AtomicU32>() }
@@ -83,7 +107,7 @@ impl Ring {
 
     /// Where the bytes of a frame at a position begin. The caller has checked that they end inside of the data.
     fn bytes(&self, position: u64) -> *mut u8 {
-        let at = position as usize % DATA_BYTES;
+        let at = position as usize % S::DATA;
         assert!(at.is_multiple_of(UNIT), "positions are rounded wherever they are read");
         // SAFETY: a unit, which is longer than a word, lies inside of the data.
         unsafe { self.data.as_ptr().add(at + WORD) }
@@ -95,8 +119,8 @@ const fn occupied(len: usize) -> usize {
     (WORD + len).next_multiple_of(UNIT)
 }
 
-fn until_end(position: u64) -> usize {
-    DATA_BYTES - position as usize % DATA_BYTES
+fn until_end<S: Size>(position: u64) -> usize {
+    S::DATA - position as usize % S::DATA
 }
 
 fn rounded(position: u64) -> u64 {
@@ -104,12 +128,12 @@ fn rounded(position: u64) -> u64 {
 }
 
 /// The end that writes.
-pub(crate) struct Writer {
-    ring: Ring,
+pub(crate) struct Writer<S = PathSize> {
+    ring: Ring<S>,
     position: u64,
 }
 
-impl Writer {
+impl<S: Size> Writer<S> {
     pub(crate) fn new(memory: Arc<Mapping>, offset: usize) -> Self {
         let ring = Ring::new(memory, offset);
         // Whoever shares the memory may have written nonsense there; the position must still be one of a frame.
@@ -123,19 +147,19 @@ impl Writer {
         // What the reader claims to have read bounds nothing but its own loss.
         let read = self.ring.positions().read.0.load(Ordering::Acquire);
         let used = self.position.wrapping_sub(read);
-        if used > DATA_BYTES as u64 || used as usize + skipped + occupied(FRAME_MAX) > DATA_BYTES {
+        if used > S::DATA as u64 || used as usize + skipped + occupied(S::FRAME) > S::DATA {
             return None;
         }
         let start = self.ring.bytes(self.position.wrapping_add(skipped as u64));
-        // SAFETY: FRAME_MAX bytes from there on lie inside of the data, because what is left up to its end was skipped
+        // SAFETY: S::FRAME bytes from there on lie inside of the data, because what is left up to its end was skipped
         // otherwise. They are this writer's until it publishes them. The other process can change them meanwhile: they
         // are bytes, for which any value is valid, they are only written, and nothing that was written is read back.
-        Some(unsafe { std::slice::from_raw_parts_mut(start, FRAME_MAX) })
+        Some(unsafe { std::slice::from_raw_parts_mut(start, S::FRAME) })
     }
 
     /// Lets the reader see the first `len` bytes of the room that was just given.
     pub(crate) fn publish(&mut self, len: usize) {
-        assert!((1..=FRAME_MAX).contains(&len), "a frame was built in the room there is");
+        assert!((1..=S::FRAME).contains(&len), "a frame was built in the room there is");
         let skipped = self.skipped();
         if skipped > 0 {
             self.ring.word(self.position).store(SKIP, Ordering::Relaxed);
@@ -156,8 +180,8 @@ impl Writer {
 
     /// Bytes up to the end of the ring in which the largest frame would not fit.
     fn skipped(&self) -> usize {
-        let rest = until_end(self.position);
-        if rest < occupied(FRAME_MAX) { rest } else { 0 }
+        let rest = until_end::<S>(self.position);
+        if rest < occupied(S::FRAME) { rest } else { 0 }
     }
 }
 
@@ -166,22 +190,22 @@ impl Writer {
 pub(crate) struct InvalidFrame;
 
 /// The end that reads.
-pub(crate) struct Reader {
-    ring: Ring,
+pub(crate) struct Reader<S = PathSize> {
+    ring: Ring<S>,
     position: u64,
     /// Frames are copied before they are looked at: the writer could change them at any time.
     frame: Box<[u8]>,
     is_asleep: Cell<bool>,
 }
 
-impl Reader {
+impl<S: Size> Reader<S> {
     pub(crate) fn new(memory: Arc<Mapping>, offset: usize) -> Self {
         let ring = Ring::new(memory, offset);
         // A predecessor's position is ours as well, unless somebody has written nonsense there.
         let position = rounded(ring.positions().read.0.load(Ordering::Relaxed));
         // A predecessor may have died in its sleep.
         ring.positions().sleeping.0.store(0, Ordering::Relaxed);
-        Self { ring, position, frame: vec![0; FRAME_MAX].into(), is_asleep: Cell::new(false) }
+        Self { ring, position, frame: vec![0; S::FRAME].into(), is_asleep: Cell::new(false) }
     }
 
     /// Whether there is nothing to read.
@@ -214,16 +238,16 @@ impl Reader {
     /// Copies the next frame; 0 where something was skipped, `None` where it makes no sense.
     fn next(&mut self, written: u64) -> Option<usize> {
         let available = written.wrapping_sub(self.position);
-        if available > DATA_BYTES as u64 || !written.is_multiple_of(UNIT as u64) {
+        if available > S::DATA as u64 || !written.is_multiple_of(UNIT as u64) {
             return None;
         }
         let len = self.ring.word(self.position).load(Ordering::Relaxed);
-        let rest = until_end(self.position);
+        let rest = until_end::<S>(self.position);
         if len == SKIP {
             self.position = (available >= rest as u64).then_some(self.position.wrapping_add(rest as u64))?;
             return Some(0);
         }
-        let len = usize::try_from(len).ok().filter(|len| (1..=FRAME_MAX).contains(len))?;
+        let len = usize::try_from(len).ok().filter(|len| (1..=S::FRAME).contains(len))?;
         let size = occupied(len);
         if size > rest || size as u64 > available {
             return None;

@@ -26,6 +26,8 @@ pub use channel::{
     COPIES, Channel, ChannelCells, ChannelConfig, Course, Event, Heard, MAX_STREAMS, Said, Stats, Streams,
 };
 pub(crate) use control::Control;
+#[cfg(test)]
+pub(crate) use control::What;
 pub use control::{FunctionId, OpenRefusal, Wish};
 pub use lobby::{Known, Lobby, LobbyCells, LobbyConfig, LobbyStats, Presence, Reception};
 pub use opening::{

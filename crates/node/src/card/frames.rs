@@ -104,6 +104,17 @@ impl<'m> Card<'m> {
         self.note_heard(now, peer, heard);
     }
 
+    /// Opens, in place, a copy of a frame that this card has sent, or is about to take, for whoever captures it: see
+    /// [`Channel::reveal`](link::pair::Channel::reveal).
+    pub fn reveal(&mut self, frame: &mut [u8], is_sent: bool) -> bool {
+        let Ok(header) = Header::parse(frame) else { return false };
+        let place = match is_sent {
+            true => self.peers.iter().find(|(_, peer)| peer.channel.may_have_sent(&header)).map(|(at, _)| at),
+            false => self.peer_named(&header),
+        };
+        place.is_some_and(|place| self.peers[place].channel.reveal(frame, is_sent))
+    }
+
     /// Memory is shared with a peer from now on, or other memory than before; or none any more.
     pub fn set_shm(&mut self, now: Instant, peer: usize, is_there: bool) {
         self.peer_step(now, peer, |peer, _| peer.channel.set_shm(now, is_there));

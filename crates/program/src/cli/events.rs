@@ -18,7 +18,7 @@ pub(super) fn run(args: &EventsArgs) -> Result<(), Failure> {
     let unheard = |error: io::Error| Failure::io("cannot watch for signals", &error);
     let signals = Signals::listen(Hangup::Ends).map_err(unheard)?;
     let client = find(&runtime_dir(), args.name.as_ref())?;
-    let mut over = over(signals).map_err(unheard)?;
+    let mut over = over(signals, true).map_err(unheard)?;
     client.run(async {
         let mut events = client.events(args.follow).await?;
         loop {
@@ -45,9 +45,9 @@ fn line(event: &Record, format: Output) -> String {
     }
 }
 
-/// Tells when a signal has come, or nobody is there any more to read what is printed. A thread waits for that, until the
-/// process ends.
-fn over(signals: Signals) -> io::Result<oneshot::Receiver<()>> {
+/// Tells when a signal has come, or, where something `prints`, nobody is there any more to read that. A thread waits for
+/// it, until the process ends.
+pub(super) fn over(signals: Signals, prints: bool) -> io::Result<oneshot::Receiver<()>> {
     let (sender, over) = oneshot::channel();
     let wait = move || {
         let out = io::stdout();
@@ -56,7 +56,8 @@ fn over(signals: Signals) -> io::Result<oneshot::Receiver<()>> {
             // Of a pipe the system tells in any case that its reader is gone.
             PollFd::new(&out, PollFlags::empty()),
         ];
-        while poll(&mut watched, None) == Err(rustix::io::Errno::INTR) {}
+        let watched = if prints { &mut watched[..] } else { &mut watched[..1] };
+        while poll(watched, None) == Err(rustix::io::Errno::INTR) {}
         // Whoever printed has ended.
         let _ = sender.send(());
     };

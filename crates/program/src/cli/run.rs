@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
-    StatusArgs, SwitchArgs, events, hide_line, reload, slots,
+    StatusArgs, SwitchArgs, events, hide_line, link, reload, slots,
 };
 use crate::config::{Config, SwitchConfig};
 use crate::control::{ControlError, Request, Response, find, running, runtime_dir};
@@ -67,6 +67,7 @@ impl Command {
             Self::Status(args) => show_status(args),
             Self::Reload(args) => reload::run(args),
             Self::Events(args) => events::run(args),
+            Self::Link(command) => link::run(command),
             Self::Id(args) => show_id(args),
             Self::Limit(args) => limit(args),
             Self::Device(DeviceCommand::Clear(args)) => {

@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use rustix::net::sockopt::socket_peercred;
 use tokio::time::timeout;
 
+use super::capture::{self, CaptureOrder, Item};
 use super::{ControlError, RESPONSE_BYTES_MAX, Request, Response, io_error, place};
 use crate::cli::NodeName;
 use crate::events::Record;
@@ -59,6 +60,20 @@ impl ControlClient {
         match answer.response().await? {
             Response::Refused { why } => Err(ControlError::Refused { why }),
             _ => Err(self.nonsense("no events")),
+        }
+    }
+
+    /// Begins a capture. For [`ControlClient::run`].
+    pub async fn capture(&self, order: &CaptureOrder) -> Result<CaptureItems, ControlError> {
+        let body = serde_json::to_vec(order).expect("orders are plain structs, which always serialise");
+        let mut answer = self.ask(Method::POST, "/capture", body).await?;
+        if answer.status == StatusCode::OK {
+            answer.patience = Duration::MAX;
+            return Ok(CaptureItems { answer, input: Vec::new() });
+        }
+        match answer.response().await? {
+            Response::Refused { why } => Err(ControlError::Refused { why }),
+            _ => Err(self.nonsense("no capture")),
         }
     }
 
@@ -186,6 +201,40 @@ impl Events {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// What is captured at a node, as it sends that.
+pub struct CaptureItems {
+    answer: Answer,
+    /// Of an item that is not complete.
+    input: Vec<u8>,
+}
+
+impl CaptureItems {
+    /// What has come, at least one item. There is no last one, but the end of the node. Whoever stops waiting loses
+    /// nothing.
+    pub async fn next(&mut self) -> Result<Vec<Item>, ControlError> {
+        let mut items = Vec::new();
+        while items.is_empty() {
+            let piece = match self.answer.piece().await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return Err(ControlError::Ended { name: self.answer.client.name() }),
+                Err(ControlError::Silent { name, error }) if is_end(&error) => {
+                    return Err(ControlError::Ended { name });
+                }
+                Err(error) => return Err(error),
+            };
+            self.input.extend_from_slice(&piece);
+            let mut rest = &self.input[..];
+            let mut next = || capture::take(&mut rest).map_err(|_| self.answer.client.nonsense("no frames"));
+            while let Some(item) = next()? {
+                items.push(item);
+            }
+            let taken = self.input.len() - rest.len();
+            self.input.drain(..taken);
+        }
+        Ok(items)
     }
 }
 

@@ -6,6 +6,7 @@
 //! what has happened it reads from the ring itself ([`events`]). Who connects and says nothing, or asks and does not
 //! read, keeps nobody out ([`connections`]).
 
+mod captures;
 mod connections;
 mod events;
 mod questions;
@@ -22,6 +23,7 @@ use std::thread::{self, JoinHandle};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::capture::{Capture, CaptureOrder};
 use super::socket::Socket;
 use super::{ControlError, Request, Response, io_error};
 use crate::events::Recent;
@@ -34,6 +36,29 @@ pub const CLIENTS_MAX: usize = 16;
 pub const FOLLOWERS_MAX: usize = 8;
 /// Most connections to the port at a time.
 const SCRAPERS_MAX: usize = 32;
+
+/// Who answers for a node.
+pub trait Answers {
+    /// What a request comes to.
+    fn answer(&mut self, request: Request) -> Response;
+
+    /// Begins a capture.
+    ///
+    /// # Errors
+    /// Why it is refused, for a person.
+    fn capture(&mut self, order: &CaptureOrder) -> Result<Capture, String>;
+}
+
+/// Of what has no links.
+impl<F: FnMut(Request) -> Response> Answers for F {
+    fn answer(&mut self, request: Request) -> Response {
+        self(request)
+    }
+
+    fn capture(&mut self, _: &CaptureOrder) -> Result<Capture, String> {
+        Err("there is nothing to capture".to_owned())
+    }
+}
 
 /// A node's server. When it is dropped, who follows gets what was said last.
 #[derive(Debug)]
@@ -71,9 +96,9 @@ impl ControlServer {
         self.questions.as_fd()
     }
 
-    /// Has `handle` answer what was asked since. Waits for nobody.
-    pub fn turn(&mut self, handle: &mut dyn FnMut(Request) -> Response) {
-        self.questions.turn(handle);
+    /// Has `node` answer what was asked since. Waits for nobody.
+    pub fn turn(&mut self, node: &mut dyn Answers) {
+        self.questions.turn(node);
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn serving<T>(server: &mut ControlServer, client: impl FnOnce() -> T)
 /// The same with other answers.
 pub(super) fn serving_with<T>(
     server: &mut ControlServer,
-    answer: &mut (dyn FnMut(Request) -> Response + Send),
+    mut answer: &mut (dyn FnMut(Request) -> Response + Send),
     client: impl FnOnce() -> T,
 ) -> T {
     let done = AtomicBool::new(false);
@@ -52,7 +52,7 @@ pub(super) fn serving_with<T>(
             while !done.load(Ordering::Acquire) {
                 let mut watched = [PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN)];
                 if poll(&mut watched, Some(&soon)).unwrap() > 0 {
-                    server.turn(answer);
+                    server.turn(&mut answer);
                 }
             }
         });

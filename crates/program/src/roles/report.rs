@@ -258,7 +258,7 @@ fn card(view: &View<'_>) -> Card {
     }
 }
 
-fn medium_of(address: RailAddress) -> &'static str {
+pub(super) fn medium_of(address: RailAddress) -> &'static str {
     match address {
         RailAddress::Udp(_) => "udp",
         RailAddress::Ethernet(_) => "ethernet",

@@ -133,7 +133,7 @@ impl Node {
                 self.reload(false, observer);
             }
             let mut stop = false;
-            control.turn(&mut |request| self.answer(&request, observer, &mut stop));
+            control.turn(&mut orders::Answering { node: &mut self, observer, stop: &mut stop });
             if observer.has_done() || stop {
                 self.begin_end();
             }

@@ -3,6 +3,9 @@ use std::os::fd::AsFd;
 use super::*;
 use crate::memory;
 
+type Writer = super::Writer<PathSize>;
+type Reader = super::Reader<PathSize>;
+
 fn memory() -> Arc<Mapping> {
     let fd = memory::create("test-ring", RING_BYTES).unwrap();
     Arc::new(Mapping::shared(fd.as_fd()).unwrap())
@@ -113,7 +116,7 @@ fn a_full_ring_refuses_and_a_reader_is_woken_once() {
     while write(&mut writer, &large) {
         written += 1;
     }
-    assert!(written >= DATA_BYTES / FRAME_MAX - 2, "{written}");
+    assert!(written >= PathSize::DATA / FRAME_MAX - 2, "{written}");
     assert!(writer.has_to_wake() && !writer.has_to_wake());
     assert!(!reader.prepare_sleep());
     reader.wake();
@@ -147,7 +150,7 @@ fn a_writer_goes_on_whatever_the_reader_claims() {
         positions.read.0.store(read, Ordering::Relaxed);
         let _ = write(&mut writer, b"x");
     }
-    for written in [77, u64::MAX, 1 << 63, DATA_BYTES as u64 - 64] {
+    for written in [77, u64::MAX, 1 << 63, PathSize::DATA as u64 - 64] {
         positions.written.0.store(written, Ordering::Relaxed);
         positions.read.0.store(rounded(written), Ordering::Relaxed);
         let mut writer = Writer::new(Arc::clone(&memory), 0);
@@ -162,7 +165,7 @@ proptest::proptest! {
         written in proptest::num::u64::ANY,
         read in proptest::num::u64::ANY,
         near in 0_u64..1 << 20,
-        words in proptest::collection::vec((0_usize..DATA_BYTES / UNIT, proptest::num::u32::ANY), 0..50),
+        words in proptest::collection::vec((0_usize..PathSize::DATA / UNIT, proptest::num::u32::ANY), 0..50),
     ) {
         let memory = memory();
         // SAFETY: the positions lie at the beginning of the mapping and are atomics.

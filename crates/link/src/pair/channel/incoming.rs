@@ -315,7 +315,7 @@ impl<'m> Channel<'m> {
         }
     }
 
-    fn which_keys(&self, id: u8) -> Option<Which> {
+    pub(super) fn which_keys(&self, id: u8) -> Option<Which> {
         [Which::Current, Which::Pending, Which::Previous]
             .into_iter()
             .find(|&which| self.sealing(which).is_some_and(|sealing| sealing.id == id))
@@ -329,7 +329,7 @@ impl<'m> Channel<'m> {
         }
     }
 
-    fn sealing_mut(&mut self, which: Which) -> Option<&mut Sealing> {
+    pub(super) fn sealing_mut(&mut self, which: Which) -> Option<&mut Sealing> {
         match which {
             Which::Current => self.current.as_mut(),
             Which::Previous => self.previous.as_mut(),

@@ -14,6 +14,7 @@ mod notices;
 mod numbers;
 mod outgoing;
 mod rails;
+mod revealing;
 mod sayings;
 mod timers;
 

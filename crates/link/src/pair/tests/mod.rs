@@ -13,6 +13,7 @@ mod node;
 mod notices;
 mod opening;
 mod rails;
+mod revealing;
 mod shm;
 mod slow;
 mod spread;

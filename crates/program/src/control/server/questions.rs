@@ -8,6 +8,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
+use super::Answers;
+use crate::control::capture::{Capture, CaptureOrder};
 use crate::control::{Request, Response};
 
 /// Most questions that wait for the node's loop: more than are asked at a time, so that only a loop that stands still
@@ -21,9 +23,9 @@ pub(super) fn queue() -> io::Result<(Asker, Questions)> {
     Ok((Asker { questions: sender, wake: Arc::clone(&wake) }, Questions { questions: receiver, wake }))
 }
 
-struct Question {
-    request: Request,
-    reply: oneshot::Sender<Response>,
+enum Question {
+    Request { request: Request, reply: oneshot::Sender<Response> },
+    Capture { order: CaptureOrder, reply: oneshot::Sender<Result<Capture, String>> },
 }
 
 /// Why a question has no answer.
@@ -47,13 +49,25 @@ impl Asker {
     /// Asks the node, and waits until its loop comes by. A question that nobody waits for any more is not answered.
     pub(super) async fn ask(&self, request: Request) -> Result<Response, Unanswered> {
         let (reply, answer) = oneshot::channel();
-        self.questions.try_send(Question { request, reply }).map_err(|error| match error {
+        self.put(Question::Request { request, reply })?;
+        answer.await.map_err(|_| Unanswered::Ended)
+    }
+
+    /// Asks the node to begin a capture.
+    pub(super) async fn capture(&self, order: CaptureOrder) -> Result<Result<Capture, String>, Unanswered> {
+        let (reply, answer) = oneshot::channel();
+        self.put(Question::Capture { order, reply })?;
+        answer.await.map_err(|_| Unanswered::Ended)
+    }
+
+    fn put(&self, question: Question) -> Result<(), Unanswered> {
+        self.questions.try_send(question).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Unanswered::Busy,
             mpsc::error::TrySendError::Closed(_) => Unanswered::Ended,
         })?;
         // It fails only where it is readable already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
-        answer.await.map_err(|_| Unanswered::Ended)
+        Ok(())
     }
 }
 
@@ -71,14 +85,20 @@ impl Questions {
     }
 
     /// Answers what waits.
-    pub(super) fn turn(&mut self, handle: &mut dyn FnMut(Request) -> Response) {
+    pub(super) fn turn(&mut self, node: &mut dyn Answers) {
         // First: whoever asks from here on makes it readable again.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         for _ in 0..QUESTIONS_MAX {
-            let Ok(Question { request, reply }) = self.questions.try_recv() else { return };
-            if !reply.is_closed() {
-                // Who has gone meanwhile misses the answer.
-                let _ = reply.send(handle(request));
+            // Who has gone meanwhile misses the answer.
+            match self.questions.try_recv() {
+                Ok(Question::Request { request, reply }) if !reply.is_closed() => {
+                    let _ = reply.send(node.answer(request));
+                }
+                Ok(Question::Capture { order, reply }) if !reply.is_closed() => {
+                    let _ = reply.send(node.capture(&order));
+                }
+                Ok(_) => {}
+                Err(_) => return,
             }
         }
     }

@@ -4,11 +4,12 @@
 //! |---|---|---|
 //! | control socket | `POST /request`, a [`Request`] in JSON | an [`Answer`] in JSON |
 //! | control socket | `GET /events`, `?follow=true` | what has happened, a JSON object a line |
+//! | control socket | `POST /capture`, a [`CaptureOrder`] in JSON | frames, in [items](crate::control::capture) |
 //! | both | `GET /metrics` | numbers, for Prometheus |
 //! | both | `GET /healthz` | 200 while the data plane runs |
 //!
 //! 400 is the answer to what this node does not know, 413 to a request that is too long, 503 where somebody is to come
-//! back, 410 where the node has just ended. Each of them says why.
+//! back, 410 where the node has just ended, 409 to a capture that cannot be. Each of them says why.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +25,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::FOLLOWERS_MAX;
+use super::captures::Sending;
 use super::connections::Place;
 use super::events::Reader;
 use super::questions::{Asker, Unanswered};
+use crate::control::capture::CaptureOrder;
 use crate::control::{REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX, Request, Response as Answer};
 use crate::events::Recent;
 use crate::status::{METRICS_TYPE, Status, render_metrics};
@@ -73,8 +76,8 @@ impl Served {
 /// What is behind the control socket.
 pub(super) fn of_control(served: &Arc<Served>) -> Router {
     let limit = DefaultBodyLimit::max(REQUEST_BYTES_MAX);
-    let orders =
-        Router::new().route("/request", post(answer).layer(limit)).route("/events", get(show_events));
+    let orders = Router::new().route("/request", post(answer)).route("/capture", post(capture)).layer(limit);
+    let orders = orders.route("/events", get(show_events));
     orders.with_state(Arc::clone(served)).merge(of_port(served))
 }
 
@@ -95,6 +98,29 @@ async fn answer(State(served): State<Arc<Served>>, body: Result<Bytes, BytesReje
     };
     match served.asker.ask(request).await {
         Ok(answer) => json(StatusCode::OK, &answer),
+        Err(error @ Unanswered::Busy) => refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        Err(error @ Unanswered::Ended) => refused(StatusCode::GONE, error.to_string()),
+    }
+}
+
+async fn capture(
+    State(served): State<Arc<Served>>,
+    Extension(place): Extension<Place>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let order: CaptureOrder =
+        match body.map_err(|_| ()).and_then(|it| serde_json::from_slice(&it).map_err(|_| ())) {
+            Ok(order) => order,
+            Err(()) => return refused(StatusCode::BAD_REQUEST, "no order for a capture".to_owned()),
+        };
+    match served.asker.capture(order).await {
+        Ok(Ok(capture)) => {
+            // There are fewer captures than places, also beside those who follow events.
+            place.keep();
+            let sending = Sending::new(capture, served.ended());
+            ([(header::CONTENT_TYPE, "application/octet-stream")], sending.into_body()).into_response()
+        }
+        Ok(Err(why)) => refused(StatusCode::CONFLICT, why),
         Err(error @ Unanswered::Busy) => refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         Err(error @ Unanswered::Ended) => refused(StatusCode::GONE, error.to_string()),
     }

@@ -4,15 +4,75 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use io::agent::{Agent, LoanSpec};
+use io::capture::{CAPTURES_MAX, MEMORY_LINK, Wish};
 use io::event::Event;
 use node::Limit;
 
 use super::super::{map, report};
 use super::{Node, Observer};
-use crate::control::{Impairment, Request, Response};
+use crate::control::capture::{Capture, CaptureOrder, Head, Link};
+use crate::control::{Answers, Impairment, Request, Response};
 use crate::exit::Failure;
 use crate::line::FunctionName;
 use crate::state_dir::StateDir;
+
+/// As `status` names the memory that is shared with other nodes.
+const MEMORY: &str = "shm";
+
+/// A node that is asked.
+pub(super) struct Answering<'a> {
+    pub(super) node: &'a mut Node,
+    pub(super) observer: &'a mut dyn Observer,
+    /// It is to end.
+    pub(super) stop: &'a mut bool,
+}
+
+impl Answers for Answering<'_> {
+    fn answer(&mut self, request: Request) -> Response {
+        self.node.answer(&request, self.observer, self.stop)
+    }
+
+    fn capture(&mut self, order: &CaptureOrder) -> Result<Capture, String> {
+        capture(&mut self.node.agent, order)
+    }
+}
+
+fn capture(agent: &mut Agent, order: &CaptureOrder) -> Result<Capture, String> {
+    let view = agent.view();
+    let mut links: Vec<Link> = view
+        .spec()
+        .rails
+        .iter()
+        .map(|rail| {
+            let local = rail.socket.local();
+            let (medium, local) = (report::medium_of(local).to_owned(), local.to_string());
+            Link { number: rail.id.index(), name: rail.name.clone(), medium, local }
+        })
+        .collect();
+    if view.spec().shared_memory {
+        links.push(Link {
+            number: MEMORY_LINK,
+            name: MEMORY.to_owned(),
+            medium: "shm".to_owned(),
+            local: String::new(),
+        });
+    }
+    if let Some(wanted) = &order.link {
+        links.retain(|link| link.name == *wanted);
+        if links.is_empty() {
+            return Err(format!("it has no link {wanted}; `causeway link list` lists them"));
+        }
+    }
+    let bits = links.iter().fold(0, |bits, link| bits | 1 << link.number);
+    // Rails that come later are captured, too.
+    let bits = if order.link.is_none() { u8::MAX } else { bits };
+    let head = Head { node: view.spec().name.clone(), links };
+    match agent.capture(Wish { links: bits, opened: order.opened }) {
+        Ok(Some(reader)) => Ok(Capture { head, reader }),
+        Ok(None) => Err(format!("{CAPTURES_MAX} captures of it run already; end one of them")),
+        Err(error) => Err(format!("there is no memory for the frames: {error}")),
+    }
+}
 
 impl Node {
     /// What a request comes to; `stop` is set where the node is to end.
