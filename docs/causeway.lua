@@ -19,6 +19,7 @@ local RECORDS = {
     [1] = "ack", [0x82] = "stream", [3] = "ping", [4] = "hello", [5] = "hello heard", [9] = "challenge",
     [10] = "challenge heard", [11] = "renew", [12] = "status", [0x8d] = "open", [0x8e] = "opened",
     [0x8f] = "refused", [0x90] = "close", [0x91] = "closed", [18] = "inform", [19] = "informed", [20] = "twin",
+    [21] = "notice",
 }
 local VERDICTS = {
     [1] = "no such function, or no proof", [2] = "in use", [3] = "not allowed", [4] = "another generation",
@@ -108,6 +109,9 @@ field("uint8", "inform.kind", "Kind", base.DEC, { [1] = "NVMe controller" })
 field("uint8", "inform.flags", "Flags", base.HEX)
 field("string", "inform.name", "Name")
 field("bytes", "twin.address", "Address")
+field("bytes", "notice.node", "Node")
+field("uint8", "notice.rail", "Rail")
+field("uint8", "notice.cause", "Cause", base.DEC, { [0] = "does not answer", [1] = "no carrier" })
 field("uint8", "tlp.type", "Type", base.HEX, TLPS)
 field("uint64", "tlp.number", "Number in the stream")
 field("uint16", "tlp.length", "Length in dwords")
@@ -363,6 +367,7 @@ local PARSERS = {
     [18] = add_inform,
     [19] = plain("record.stream", 4),
     [20] = plain("twin.address", 28),
+    [21] = plain("notice.node", 20, "notice.rail", 1, "notice.cause", 1),
 }
 
 -- Adds the records of a body from `at` on; returns their names.

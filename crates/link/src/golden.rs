@@ -16,6 +16,7 @@ use pcie::{
 use crate::cipher::Cipher;
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, Prefix, Route, TAG_LEN};
 use crate::name::Name;
+use crate::notice::{Notice, NoticeCause};
 use crate::pair::{Control, FunctionId, OpenRefusal, What, Wish};
 use crate::path::AckRanges;
 use crate::proof::PROOF_LEN;
@@ -105,6 +106,7 @@ fn records() -> Vec<Record<'static>> {
         Record::Renew,
         Record::StreamStatus { stream: StreamId(8), status: status() },
         Record::Twin([0x5a; ADDRESS_BYTES]),
+        Record::Notice(Notice { node: NodeId([0x6b; _]), rail: RailId::ALL[2], cause: NoticeCause::Carrier }),
     ]
     .into_iter()
     .chain(of_streams)
