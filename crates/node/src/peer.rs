@@ -224,6 +224,7 @@ impl<'m> Peer<'m> {
     pub(crate) fn follow(&mut self, now: Instant, card: &CardConfig) {
         let contact = Contact::of((self.key, self.group()), card);
         self.channel.set_peer_rails(now, contact.rails());
+        self.channel.set_peer_domain(contact.domain);
         self.route(contact.routes);
         self.call_if_wanted(now);
         self.wake();

@@ -472,6 +472,11 @@ impl<'m> Channel<'m> {
         }
     }
 
+    /// Where the peer is called from the next attempt on, until it has been met.
+    pub fn set_peer_domain(&mut self, domain: DomainId) {
+        self.config.peer_domain = domain;
+    }
+
     /// Which lives of the peer have something of this node: no other one is followed before these could have called.
     pub fn set_tenants(&mut self, lives: impl IntoIterator<Item = LifeId>) {
         self.tenants.clear();
