@@ -298,6 +298,34 @@ pub struct EventsArgs {
 pub enum LinkCommand {
     /// Write the frames of a link, or of all, to a file of pcapng, for Wireshark and tshark
     Capture(CaptureArgs),
+    /// List the links of a node, and how each is doing
+    List(LinkListArgs),
+    /// Carry nothing on a rail until it is told to be up, or the node is started anew: others take over
+    Down(LinkArgs),
+    /// Carry frames on a rail again, as if it had never been down or impaired
+    Up(LinkArgs),
+}
+
+/// `causeway link list`.
+#[derive(Debug, Args)]
+pub struct LinkListArgs {
+    /// The node to ask; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `causeway link down`, `causeway link up`.
+#[derive(Debug, Args)]
+pub struct LinkArgs {
+    /// The rail, as `causeway link list` names it
+    #[arg(value_name = "RAIL")]
+    pub rail: String,
+    /// The node that has it; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
 }
 
 /// `causeway link capture`.

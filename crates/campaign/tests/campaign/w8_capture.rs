@@ -324,6 +324,40 @@ fn w8_frames_in_memory_are_captured_and_a_capture_outlives_the_card() {
     assert!(count(&file, "causeway.tlp.type == 0x4a && causeway.tlp.payload") > 10);
 }
 
+/// A rail that is taken out of use carries nothing, and I/O goes on over the other one.
+#[test]
+fn w8_a_link_is_listed_and_taken_down_and_up() {
+    let mesh = Mesh::new(2, 2).unwrap();
+    let [left, right] = mesh.machines() else { panic!("two machines") };
+    let lender = Lender::start(right, &["ram:8M"], &[]).unwrap();
+    let borrower = Borrower::start(left, &lender.lines[0], &[]).unwrap();
+    let listed = |what: &str, state: &str| {
+        poll_until(what, LONG, || {
+            let text = run(link_command(left, &["list", "-o", "json"]))?;
+            let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(document["version"], 1, "{document}");
+            let rails = document["rails"].as_array().unwrap();
+            Ok(rails.iter().any(|rail| rail["name"] == "rail1" && rail["state"] == state).then_some(()))
+        })
+        .unwrap();
+    };
+    listed("both rails", "up");
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, 1), 4).unwrap();
+    for _ in 0..2 {
+        load.wait_done(100, LONG).unwrap();
+        assert_eq!(link(left, &["down", "rail1"]).code, Some(0));
+        listed("rail1 to be down", "down");
+        load.wait_done(100, LONG).unwrap();
+        assert_eq!(link(left, &["up", "rail1"]).code, Some(0));
+        listed("rail1 to be up", "up");
+    }
+    load.stop_whole(&borrower.socket).unwrap();
+    let text = link(left, &["list"]).stdout;
+    assert!(text.starts_with("RAIL") && text.lines().count() >= 3, "{text}");
+    let outcome = link(left, &["down", "rail7"]);
+    assert!(outcome.code == Some(3) && outcome.stderr.contains("there is no rail `rail7`"), "{outcome:?}");
+}
+
 /// Who does not read costs frames of its capture, which are counted, and nobody else anything.
 #[test]
 fn w8_a_reader_that_stands_still_is_not_waited_for() {

@@ -391,6 +391,40 @@ fn a_loan_comes_and_goes_beside_another_one() {
     assert!([0, 2].iter().all(|loan| ends[1].card.borrowed(*loan).unwrap().driver.geometry().is_some()));
 }
 
+/// A node that has called, and was never met, lends something too from now on: calls to it name its domain, without
+/// which no switch can forward them.
+#[test]
+fn a_lender_that_has_called_is_called_in_its_domain() {
+    let arena = Arena::default();
+    let mut both = config(1, LoanRole::Lend(LendConfig::of(0)));
+    let LoanRole::Borrow { routes, io_timeout, edge, .. } = borrow(BorrowEdge::Drive) else { unreachable!() };
+    let lender = NodeKey::numbered(2).lends_in(DomainId(2));
+    let role = LoanRole::Borrow { lender, routes, io_timeout, edge };
+    let coming = LoanConfig { function: FunctionId(9), role, ..both.loans[0].clone() };
+    both.loans.push(coming.clone());
+    let memory = both.new_memory(&arena);
+    both.loans[1].role = LoanRole::Vacant;
+    let mut now = Instant::ZERO;
+    let mut ends = [End::on(memory, both, now), End::new(&arena, config(2, borrow(BorrowEdge::Drive)))];
+    now += TICK;
+    let calls = ends[1].turn(now);
+    ends[0].incoming.extend(calls);
+    ends[0].turn(now);
+    ends[0].card.attach(now, 1, coming).unwrap();
+    let mut called = Vec::new();
+    while called.len() < 8 && now.as_nanos() < 5_000_000_000 {
+        now += TICK;
+        let sent = ends[0].turn(now);
+        let headers = sent.iter().map(|(_, frame)| Header::parse(frame).unwrap());
+        called.extend(
+            headers
+                .filter(|header| header.kind == link::frame::Kind::Initiation)
+                .map(|it| it.destination.domain),
+        );
+    }
+    assert!(called.contains(&DomainId(2)), "{called:?}");
+}
+
 fn borrow(edge: BorrowEdge) -> LoanRole {
     LoanRole::Borrow { lender: lender(), routes: vec![ROUTE], io_timeout: Duration::from_secs(60), edge }
 }

@@ -3,11 +3,40 @@
 mod capture;
 mod pcapng;
 
-use super::LinkCommand;
+use serde::Serialize;
+
+use super::run::{ask_status, order, print, print_json};
+use super::{LinkArgs, LinkCommand, LinkListArgs, Output};
+use crate::control::{Impairment, Request};
 use crate::exit::Failure;
+use crate::status::{Rail, render_links};
 
 pub(super) fn run(command: &LinkCommand) -> Result<(), Failure> {
     match command {
         LinkCommand::Capture(args) => capture::run(args),
+        LinkCommand::List(args) => list(args),
+        LinkCommand::Down(args) => cut(args, true),
+        LinkCommand::Up(args) => cut(args, false),
     }
+}
+
+/// What `link list -o json` prints.
+#[derive(Serialize)]
+struct Document {
+    version: u32,
+    rails: Vec<Rail>,
+}
+
+fn list(args: &LinkListArgs) -> Result<(), Failure> {
+    let status = ask_status(args.name.as_ref())?;
+    match args.output.format {
+        Output::Text => print(&render_links(&status)),
+        Output::Json => print_json(&Document { version: status.version, rails: status.rails }),
+    }
+}
+
+fn cut(args: &LinkArgs, cut: bool) -> Result<(), Failure> {
+    let impairment =
+        Impairment { rail: args.rail.clone(), cut_in: cut, cut_out: cut, ..Impairment::default() };
+    order(args.name.as_ref(), &Request::Impair(impairment))
 }

@@ -129,7 +129,7 @@ fn switch(args: &SwitchArgs) -> Result<(), Failure> {
     roles::switch(SwitchConfig::load(&args.config)?)
 }
 
-fn ask_status(name: Option<&NodeName>) -> Result<Box<Status>, Failure> {
+pub(super) fn ask_status(name: Option<&NodeName>) -> Result<Box<Status>, Failure> {
     let client = find(&runtime_dir(), name)?;
     match client.call(&Request::Status)? {
         Response::Status { status } => Ok(status),
@@ -176,11 +176,15 @@ fn show_status(args: &StatusArgs) -> Result<(), Failure> {
         (Output::Json, map) => {
             let document =
                 Document { status: ask_status(name)?, map: map.then(|| ask_map(name)).transpose()? };
-            let json = serde_json::to_string_pretty(&document);
-            let json = json.map_err(|error| Failure::unreachable(format_args!("no status: {error}")))?;
-            print(&format!("{json}\n"))
+            print_json(&document)
         }
     }
+}
+
+pub(super) fn print_json(document: &impl Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(document);
+    let json = json.map_err(|error| Failure::unreachable(format_args!("no document: {error}")))?;
+    print(&format!("{json}\n"))
 }
 
 /// What `status -o json` prints.
@@ -208,7 +212,7 @@ fn limit(args: &LimitArgs) -> Result<(), Failure> {
 }
 
 /// Asks a node for something that it does or refuses.
-fn order(name: Option<&NodeName>, request: &Request) -> Result<(), Failure> {
+pub(super) fn order(name: Option<&NodeName>, request: &Request) -> Result<(), Failure> {
     let client = find(&runtime_dir(), name)?;
     match client.call(request)? {
         Response::Done => Ok(()),

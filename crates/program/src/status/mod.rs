@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use map::{Map, MapDomain, MapGrant, MapRange, MapWindow, render as render_map};
 pub(crate) use metrics::{METRICS_TYPE, render_metrics};
 pub use render::render;
-pub(crate) use render::{age, shown};
+pub(crate) use render::{age, render_links, shown};
 
 /// The version of the document.
 pub const VERSION: u32 = 1;

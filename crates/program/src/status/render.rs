@@ -21,7 +21,7 @@ pub fn render(status: &Status) -> String {
     let mut section = |heading: &[&str], rows: Vec<Vec<String>>| table(&mut text, heading, &rows);
     section(&["FUNCTION", "KIND", "SIZE", "IO", "ACCESS", "LIMIT", "LENT TO", "SOURCE"], devices(status));
     section(&["LOAN", "GEN", "ROLE", "STATE", "PEER", "EDGE"], loans(status));
-    section(&["RAIL", "MEDIUM", "STATE", "RTT", "LOSS", "LOCAL", "PEER"], rails(status));
+    section(RAILS, rails(status));
     section(&["CHANNEL", "GROUP", "STATE", "SEALED", "SENT", "RECEIVED", "RETRANSMITTED"], channels(status));
     section(&["STREAM", "DIRECTION", "IN FLIGHT", "REPLAY"], streams(status));
     section(
@@ -32,6 +32,16 @@ pub fn render(status: &Status) -> String {
     counters(&mut text, status);
     text
 }
+
+/// The rails alone.
+pub(crate) fn render_links(status: &Status) -> String {
+    let mut text = String::new();
+    table(&mut text, RAILS, &rails(status));
+    text.split_off(usize::from(!text.is_empty()))
+}
+
+/// Of a table of rails.
+const RAILS: &[&str] = &["RAIL", "MEDIUM", "STATE", "RTT", "LOSS", "LOCAL", "PEER"];
 
 fn devices(status: &Status) -> Vec<Vec<String>> {
     let row = |device: &super::Device| {
