@@ -110,6 +110,8 @@ fn config(end: End) -> CardConfig {
         generation: CardGeneration(1),
         seed: Secret([number as u8; 32]),
         protection: node::Protection::Insecure,
+        rail_mode: link::RailMode::default(),
+        lost_carriers: 0,
         rails: RailConfig::first(2, 9000),
         drives,
         loans: vec![loan],
