@@ -54,9 +54,11 @@ impl TakeOver {
         *answered = asked.unwrap_or(0).max(*answered);
     }
 
-    /// The lender's next life begins, with what its state folder says of who has the function, and of who is a twin.
+    /// The lender's next life begins, with what its state folder says of who has the function, and of who is a twin:
+    /// of nobody, where nobody has anything.
     pub(crate) fn lender_began(&mut self, now: u64, holder: Option<Life>, known: &[Life], twins: &[Life]) {
-        let (known, twins) = (known.to_vec(), twins.to_vec());
+        let twins = if known.is_empty() { Vec::new() } else { twins.to_vec() };
+        let known = known.to_vec();
         *self = Self { holder, began: Some(now), known, twins, ..Self::default() };
     }
 
@@ -191,5 +193,11 @@ mod tests {
         function.changes(19 + VERDICT, SECOND).unwrap_err();
         function.holder = Some(FIRST);
         function.changes(20 + VERDICT, SECOND).unwrap();
+        // So it is where the lender was started anew meanwhile, and its folder still names the twin.
+        function.lender_began(100, None, &[], &[SECOND]);
+        function.changes(110, FIRST).unwrap();
+        function.sends(120, (1, 1, PATH, 5));
+        function.hears(FIRST, Some(120));
+        function.changes(120 + VERDICT, SECOND).unwrap();
     }
 }
