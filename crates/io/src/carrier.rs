@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use crate::agent::Rail;
 use crate::event::Event;
 use crate::net;
+use crate::rail::Device;
 
 /// Tells of links.
 const OF_LINKS: u32 = libc::RTMGRP_LINK as u32;
@@ -22,15 +23,15 @@ const MESSAGES_PER_TURN: usize = 64;
 pub(crate) struct Carriers {
     /// None where the system refused one: then a rail that has failed is known by its silence.
     socket: Option<OwnedFd>,
-    /// By rail, the name of its interface, where one was found.
-    names: [Option<String>; RailId::COUNT],
+    /// By rail, where its socket sends, and the name of the interface, where one was found.
+    known: [Option<(Device, String)>; RailId::COUNT],
     lost: u8,
 }
 
 impl Carriers {
     /// Begins to listen.
     pub(crate) fn listen() -> Self {
-        Self { socket: open().ok(), names: Default::default(), lost: 0 }
+        Self { socket: open().ok(), known: Default::default(), lost: 0 }
     }
 
     /// Readable when [`Carriers::look`] may find something else than before.
@@ -48,13 +49,14 @@ impl Carriers {
         self.drain();
         let (before, interfaces) = (core::mem::take(&mut self.lost), net::interfaces());
         for Rail { id, name, socket, .. } in rails {
-            let (bit, known) = (1 << id.get(), &mut self.names[id.index()]);
-            let found = interfaces.iter().find(|interface| interface.carries(socket.device()));
+            let (bit, device, known) = (1 << id.get(), socket.device(), &mut self.known[id.index()]);
+            let found = interfaces.iter().find(|interface| interface.carries(device));
             if let Some(interface) = found {
-                *known = Some(interface.name.clone());
+                *known = Some((device, interface.name.clone()));
             }
-            // One that was never found is another's business: an address may be on none.
-            let Some(interface) = known.clone() else { continue };
+            // One that was never found is another's business: an address may be on none. So is what an earlier rail of
+            // this id was on.
+            let Some((_, interface)) = known.clone().filter(|(of, _)| *of == device) else { continue };
             let (rail, was_lost) = (name.clone(), before & bit != 0);
             match (found.is_some_and(|interface| interface.is_running), was_lost) {
                 (true, true) => Event::InterfaceUp { rail, interface }.say(),
@@ -86,4 +88,26 @@ fn open() -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, None)?;
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, OF_LINKS))?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rail::RailOptions;
+    use crate::rail::udp::UdpSocket;
+
+    fn rail(address: &str) -> Rail {
+        let socket = UdpSocket::bind(address.parse().unwrap(), &RailOptions::default()).unwrap();
+        Rail { id: RailId::ALL[0], name: "rail0".to_owned(), socket: Box::new(socket), gateway: None }
+    }
+
+    #[test]
+    fn a_rail_in_place_of_another_is_not_taken_for_that_one() {
+        let mut carriers = Carriers::listen();
+        carriers.look(&[rail("127.0.0.1:0")]);
+        assert!(carriers.known[0].as_ref().is_some_and(|(_, name)| name == "lo"), "{:?}", carriers.known);
+        // Wherever routes lead.
+        assert!(!carriers.look(&[rail("0.0.0.0:0")]));
+        assert_eq!(carriers.lost(), 0);
+    }
 }

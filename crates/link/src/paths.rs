@@ -389,8 +389,8 @@ impl Paths {
         self.choice.mode = mode;
     }
 
-    /// These rails of this end have no carrier from now on: what is in flight there is `lost`, and others take over until
-    /// something is answered there all the same.
+    /// These rails of this end have no carrier from now on: what is in flight there is `lost`, and others take over
+    /// until something is answered there all the same.
     pub(crate) fn set_lost_carriers(&mut self, now: Instant, rails: u8, lost: &mut dyn FnMut(Carried)) {
         let changed = core::mem::replace(&mut self.lost_carriers, rails) ^ rails;
         for path in &mut self.list {
@@ -402,8 +402,8 @@ impl Paths {
         }
     }
 
-    /// These rails may have failed. One that was doubted just now is not doubted again, so that nobody talks it down for
-    /// good.
+    /// These rails may have failed. One that was doubted just now is not doubted again, so that nobody talks it down
+    /// for good.
     pub(crate) fn doubt(&mut self, now: Instant, doubt: Doubt, lost: &mut dyn FnMut(Carried)) {
         for path in &mut self.list {
             let is_it = path.id.rails().is_some_and(|(own, peer)| doubt.is_about(own, peer));

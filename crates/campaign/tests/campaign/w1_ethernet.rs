@@ -84,8 +84,8 @@ fn wait_event(follower: &mut Process, kind: &str, rail: &str) {
     assert_eq!((&event["rail"], &event["interface"]), (&rail.into(), &rail.into()), "{event}");
 }
 
-/// The kernel knows of it before anything is missed, of a rail over UDP as of one over Ethernet: I/O goes on, nothing is
-/// sent where nothing arrives, and the rail is used again when it is back.
+/// The kernel knows of it before anything is missed, of a rail over UDP as of one over Ethernet: I/O goes on, and the
+/// rail is used again when it is back.
 #[test]
 fn w2_a_lost_carrier_is_known_at_once() {
     let _place = gate::waits();

@@ -62,8 +62,8 @@ impl Card<'_> {
         Ok(())
     }
 
-    /// These rails of the node, as bits, have no carrier from now on: others take over until something is answered there
-    /// all the same, and peers are told.
+    /// These rails of the node, as bits, have no carrier from now on: others take over until something is answered
+    /// there all the same, and peers are told.
     pub fn set_lost_carriers(&mut self, now: Instant, rails: u8) {
         let news = rails & !core::mem::replace(&mut self.config.lost_carriers, rails);
         for place in 0..self.peers.len() {
