@@ -10,11 +10,12 @@ local causeway = Proto("causeway", "Causeway")
 
 local ETHERTYPE = 0x88B5
 local VERSION = 1
-local HEADER_BYTES, TAG_BYTES, STATUS_BYTES = 64, 16, 32
-local SEALED, SHM = 3, 4
+local HEADER_BYTES, TAG_BYTES, STATUS_BYTES, NODE_BYTES = 64, 16, 32, 20
+local SEALED, SHM, INFORMATION = 3, 4, 6
 local DOMAIN_BITS = 18
 
-local KINDS = { [1] = "initiation", [2] = "response", [3] = "sealed", [4] = "shm", [5] = "cookie" }
+local KINDS = { [1] = "initiation", [2] = "response", [3] = "sealed", [4] = "shm", [5] = "cookie",
+    [6] = "information" }
 local RECORDS = {
     [1] = "ack", [0x82] = "stream", [3] = "ping", [4] = "hello", [5] = "hello heard", [9] = "challenge",
     [10] = "challenge heard", [11] = "renew", [12] = "status", [0x8d] = "open", [0x8e] = "opened",
@@ -68,6 +69,22 @@ field("bytes", "handshake.message", "Message of the handshake")
 field("bytes", "handshake.mark", "Mark")
 field("bytes", "handshake.cookie_mark", "Mark made with a cookie")
 field("bytes", "cookie.nonce", "Nonce")
+field("uint8", "information.form", "Form")
+field("uint8", "information.role", "Role", base.DEC, { [0] = "node" })
+field("uint16", "information.interval", "Seconds until the next one")
+field("bytes", "information.key", "Public key")
+field("uint32", "information.base", "First domain")
+field("uint32", "information.domains", "Domains")
+field("string", "information.name", "Name")
+field("uint8", "information.rail", "Rail")
+field("bool", "information.up", "Has a carrier")
+field("bytes", "information.address", "Address")
+field("bytes", "information.gateway", "Port of a switch")
+field("string", "information.function", "Function")
+field("uint64", "information.bytes", "Bytes")
+field("bool", "information.read_only", "Read-only", 8, nil, 1)
+field("bool", "information.lent", "Lent", 8, nil, 2)
+field("bytes", "information.lent_to", "Lent to")
 field("bytes", "cookie.sealed", "Sealed cookie")
 field("uint64", "status.committed", "Committed below")
 field("uint64", "status.posted_headers", "Credits: posted headers")
@@ -434,6 +451,38 @@ local function add_handshake(tree, tvb, kind)
     end
 end
 
+-- What a node says of itself: a head, then items of tag, length and value. Those of unknown tags are left out.
+local function add_information(tree, tvb)
+    local last = tvb:len() - TAG_BYTES
+    if last < HEADER_BYTES + 76 then
+        tree:add_proto_expert_info(malformed, "there is no room for what a node says of itself")
+        return
+    end
+    add_all(tree, tvb, HEADER_BYTES, "information.form", 1, "information.role", 1, "information.interval", 2,
+        "information.key", 32, "information.base", 4, "information.domains", 4)
+    add_name(tree, "information.name", tvb(HEADER_BYTES + 44, 32))
+    local at = HEADER_BYTES + 76
+    while at + 2 <= last do
+        local what, len = tvb(at, 1):uint(), tvb(at + 1, 1):uint()
+        at = at + 2
+        if at + len > last then
+            tree:add_proto_expert_info(malformed, "an item is longer than the frame")
+            return
+        end
+        if what == 1 and len == 58 then
+            add_all(tree, tvb, at, "information.rail", 1, "information.up", 1, "information.address", 28,
+                "information.gateway", 28)
+        elseif what == 2 and len == 41 + NODE_BYTES then
+            add_name(tree, "information.function", tvb(at, 32))
+            add_all(tree, tvb, at + 32, "information.bytes", 8)
+            tree:add(fields["information.read_only"], tvb(at + 40, 1))
+            tree:add(fields["information.lent"], tvb(at + 40, 1))
+            tree:add(fields["information.lent_to"], tvb(at + 41, NODE_BYTES))
+        end
+        at = at + len
+    end
+end
+
 local function add_prefix(tree, name, range)
     local value = range:le_uint()
     local rail, domain = bits(value, DOMAIN_BITS, 2), bits(value, 0, DOMAIN_BITS)
@@ -498,6 +547,9 @@ function causeway.dissector(tvb, pinfo, root)
         if how == 1 then
             tree:add_le(fields["checksum"], tag(0, 4))
         end
+    elseif kind == INFORMATION then
+        add_information(tree, tvb)
+        tree:add(fields["tag"], tvb(len - TAG_BYTES, TAG_BYTES))
     elseif KINDS[kind] then
         add_handshake(tree, tvb, kind)
     else

@@ -98,7 +98,13 @@ mod tests {
 
     fn rail(address: &str) -> Rail {
         let socket = UdpSocket::bind(address.parse().unwrap(), &RailOptions::default()).unwrap();
-        Rail { id: RailId::ALL[0], name: "rail0".to_owned(), socket: Box::new(socket), gateway: None }
+        Rail {
+            id: RailId::ALL[0],
+            name: "rail0".to_owned(),
+            socket: Box::new(socket),
+            gateway: None,
+            announces: false,
+        }
     }
 
     #[test]

@@ -177,6 +177,10 @@ events! {
     /// Clients of edges wait.
     Warning "clients-waiting" ClientsWaiting { error: String, again_in_s: f64 } => "clients cannot be accepted for now"
 
+    /// Nobody hears of the node on a rail, and it of nobody.
+    Warning "rail-unannounced" RailUnannounced { rail: String, error: String }
+    => "the node cannot say on this rail that it is there: others need its line"
+
     // Memory shared with other nodes of this machine.
 
     /// This node shares none.

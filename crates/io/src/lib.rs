@@ -15,6 +15,7 @@
 //! - `shm`: memory that two nodes of one machine share.
 //! - [`capture`]: copies of frames for whoever looks on.
 //! - [`impair`]: faults on purpose for the demo and the tests.
+//! - [`discovery`]: what nodes say of themselves on their rails.
 //! - [`event`]: what happens in a running node, for its log and for programs.
 //! - [`rate_limited`]: lines of the log that somebody outside can cause.
 //! - [`load`]: what a card reads on its own to measure its drive.
@@ -32,6 +33,7 @@ pub mod capture;
 pub mod card;
 mod carrier;
 pub mod code;
+pub mod discovery;
 pub mod event;
 mod fault;
 pub mod files;

@@ -26,7 +26,7 @@ pub fn global_addresses() -> Vec<IpAddr> {
 /// An interface of this machine, once for each of its addresses.
 pub(crate) struct Found {
     pub(crate) name: String,
-    index: u32,
+    pub(crate) index: u32,
     address: Option<IpAddr>,
     /// It is up and has a carrier.
     pub(crate) is_running: bool,

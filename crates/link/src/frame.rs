@@ -37,6 +37,8 @@ pub enum Kind {
     Shm = 4,
     /// Whoever calls shall say once more from where, with what is in here: the answer of a node under load.
     Cookie = 5,
+    /// What a node says of itself to everybody ([`crate::information`]).
+    Information = 6,
 }
 
 /// A header whose values have been checked.
@@ -104,6 +106,7 @@ impl Header {
             3 => Kind::Sealed,
             4 => Kind::Shm,
             5 => Kind::Cookie,
+            6 => Kind::Information,
             _ => return Err(FrameError::Malformed),
         };
         if !matches!(kind, Kind::Sealed | Kind::Shm) && !is_plain(raw) {

@@ -15,6 +15,7 @@ use pcie::{
 
 use crate::cipher::Cipher;
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, Prefix, Route, TAG_LEN};
+use crate::information;
 use crate::name::Name;
 use crate::notice::{Notice, NoticeCause};
 use crate::pair::{Control, FunctionId, OpenRefusal, What, Wish};
@@ -195,6 +196,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("records", sealed(&control, &Seal::shm(&SECRET), write_records)),
         ("tlps", sealed(&header(Kind::Sealed, 5), &seal(Cipher::Crc32c), write_tlps)),
+        ("information", information::write(&information::tests::announcer(), &information::tests::items()).0),
     ]
 }
 

@@ -18,6 +18,7 @@ pub mod frame;
 mod golden;
 mod handshake;
 mod identity;
+pub mod information;
 mod name;
 mod notice;
 pub mod pair;

@@ -34,6 +34,7 @@ mod loan;
 mod loan_table;
 mod map;
 pub mod native;
+mod neighbourhood;
 mod opening;
 mod parts;
 mod peer;
@@ -55,6 +56,9 @@ pub use cells::{
 pub use config::{BorrowEdge, CardConfig, LendConfig, LoanConfig, LoanRole, RailConfig, Rails, Route};
 pub use denial::{Denial, Right};
 pub use map::{Grant, Granted, granted_by_guest, granted_to_drive, granted_to_host, granted_to_slot};
+pub use neighbourhood::{
+    ANNOUNCE_EVERY, NODES_MAX, Neighbour, NeighbourFunction, NeighbourRail, Neighbourhood,
+};
 pub use parts::{
     DriveConfig, DriveConfigError, DriveDriver, DriverCells, FUNCTIONS_MAX, FunctionCells, MEDIA_SPANS,
     MEDIA_WORK, NamespaceConfig, Persist, WriteCache,
@@ -75,6 +79,7 @@ pub use host::vfio_user::{
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::StreamStats;
 pub use link::frame::group_of;
+pub use link::information;
 pub use link::pair::{COPIES, FunctionId, LobbyStats, OfferCells, Stats as ChannelStats};
 pub use link::path::SHM_WINDOW;
 pub use link::{

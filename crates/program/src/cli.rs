@@ -91,6 +91,8 @@ pub enum Command {
     /// Look at the links of a node on this machine, and capture what goes over them
     #[command(subcommand)]
     Link(LinkCommand),
+    /// Show the nodes that a node on this machine hears on its rails
+    Peers(PeersArgs),
     /// Print the id of a node on this machine, by which lenders may let it in
     Id(IdArgs),
     /// Change what a function that is lent on this machine may do
@@ -166,8 +168,12 @@ impl LendArgs {
 #[derive(Debug, Args)]
 pub struct BorrowArgs {
     /// The line that `causeway lend` printed; `-` reads it from standard input, `@FILE` from a file
-    #[arg(value_name = "LINE|-|@FILE")]
+    /// Or NODE/FUNCTION with --secret: of the node of that name, wherever it is on the networks of this machine
+    #[arg(value_name = "LINE|-|@FILE|NODE/FUNCTION")]
     pub line: LineArgument,
+    /// The line, for who its lender is and for the function's secret, when the function is named as NODE/FUNCTION
+    #[arg(long, value_name = "LINE|-|@FILE")]
+    pub secret: Option<LineArgument>,
     /// Serve the drive as NBD on a Unix socket at this path
     #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
     #[arg(conflicts_with = "vm")]
@@ -289,6 +295,17 @@ pub struct EventsArgs {
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
     /// What to print: with json one object a line.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `causeway peers`.
+#[derive(Debug, Args)]
+pub struct PeersArgs {
+    /// The node to ask; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,
 }

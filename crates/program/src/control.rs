@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::exit::{Exit, Failure};
 use crate::reload::ReloadReport;
-use crate::status::{Map, Status};
+use crate::status::{Map, Peers, Status};
 pub use client::{CaptureItems, ControlClient, Events, find, running};
 pub use place::{runtime_dir, socket_path};
 pub use server::{Answers, CLIENTS_MAX, ControlServer, FOLLOWERS_MAX};
@@ -37,6 +37,8 @@ pub enum Request {
     Status,
     /// Who reaches what of it.
     Map,
+    /// Whom it hears on its rails.
+    Peers,
     /// Treat a rail badly from now on: for the demo and for tests.
     Impair(Impairment),
     /// What a lent function may do from now on; a rate that is left out is not limited.
@@ -152,6 +154,11 @@ pub enum Response {
     Map {
         /// Who reaches what.
         map: Box<Map>,
+    },
+    /// To [`Request::Peers`].
+    Peers {
+        /// Whom it hears.
+        peers: Box<Peers>,
     },
     /// To [`Request::Reload`].
     Reload {

@@ -152,6 +152,8 @@ pub struct Rail {
     pub socket: Box<dyn RailSocket>,
     /// The port of a switch that everything is sent to, whoever it is for.
     pub gateway: Option<RailAddress>,
+    /// The node says there that it is there, and hears others.
+    pub announces: bool,
 }
 
 /// A loan as a role wants it.

@@ -77,6 +77,11 @@ impl Agent {
         self.look_at_carriers();
     }
 
+    /// Whether the interface of this rail has a carrier, as far as the system has told.
+    pub fn has_carrier(&self, rail: RailId) -> bool {
+        self.carriers.lost() >> rail.index() & 1 == 0
+    }
+
     /// Finds out which rails have a carrier, and tells the card what has changed.
     pub(super) fn look_at_carriers(&mut self) {
         if self.carriers.look(&self.spec.rails) {

@@ -164,7 +164,13 @@ fn bind(port: u16) -> Box<dyn RailSocket> {
 fn spec(name: &str, identity: NodeKey, socket: Box<dyn RailSocket>, end: LoanEnd, life: Life) -> NodeSpec {
     let config = LoanConfig { tenancy: life.tenancy, ..LoanConfig::new(Secret(KEY), FUNCTION, end) };
     let loan = LoanSpec { function: "nvme0".to_owned(), config };
-    let rails = vec![Rail { id: RailId::default(), name: "rail0".to_owned(), socket, gateway: None }];
+    let rails = vec![Rail {
+        id: RailId::default(),
+        name: "rail0".to_owned(),
+        socket,
+        gateway: None,
+        announces: false,
+    }];
     let Life { incarnation, shared_memory, .. } = life;
     NodeSpec {
         name: name.to_owned(),

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
-    StatusArgs, SwitchArgs, events, hide_line, link, reload, slots,
+    PeersArgs, StatusArgs, SwitchArgs, events, hide_line, link, reload, slots,
 };
 use crate::config::{Config, SwitchConfig};
 use crate::control::{ControlError, Request, Response, find, running, runtime_dir};
@@ -68,6 +68,7 @@ impl Command {
             Self::Reload(args) => reload::run(args),
             Self::Events(args) => events::run(args),
             Self::Link(command) => link::run(command),
+            Self::Peers(args) => peers(args),
             Self::Id(args) => show_id(args),
             Self::Limit(args) => limit(args),
             Self::Device(DeviceCommand::Clear(args)) => {
@@ -86,8 +87,44 @@ fn borrow(args: &BorrowArgs) -> Result<(), Failure> {
             "borrow for whom? Give --nbd PATH for programs that speak NBD, or --vm PATH for a virtual machine",
         ));
     }
-    let line = read_hidden(&args.line)?;
+    let line = match &args.secret {
+        None => read_hidden(&args.line)?,
+        Some(secret) => locate(args, secret)?,
+    };
     roles::borrow(args, line)
+}
+
+/// The line of `NODE/FUNCTION`, whose secret another line knows.
+fn locate(args: &BorrowArgs, secret: &LineArgument) -> Result<Line, Failure> {
+    let named = match &args.line {
+        LineArgument::Text(text) if !text.contains(':') => text.split_once('/'),
+        _ => None,
+    };
+    let (node, function) = named.filter(|(node, _)| !node.is_empty()).ok_or_else(|| {
+        Failure::usage("with --secret the function is named as NODE/FUNCTION, as `causeway peers` shows it")
+    })?;
+    let line = read_hidden(secret)?;
+    if line.function().as_str() != function {
+        return Err(Failure::usage(format!(
+            "the line after --secret is for {}, not for {}: each function has a secret of its own",
+            line.function(),
+            function.escape_debug()
+        )));
+    }
+    roles::locate(node, &line, args.io_timeout())
+}
+
+fn peers(args: &PeersArgs) -> Result<(), Failure> {
+    let client = find(&runtime_dir(), args.name.as_ref())?;
+    let peers = match client.call(&Request::Peers)? {
+        Response::Peers { peers } => peers,
+        Response::Refused { why } => return Err(Failure::refused(format_args!("the node refused: {why}"))),
+        _ => return Err(ControlError::Answer { name: "asked".to_owned(), why: "no peers".to_owned() }.into()),
+    };
+    match args.output.format {
+        Output::Text => print(&status::render_peers(&peers)),
+        Output::Json => print_json(&peers),
+    }
 }
 
 /// Reads a line, and takes one that was typed as an argument out of the process list.

@@ -231,6 +231,10 @@ fn rails(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
             after.switch.map_or("without a switch".to_owned(), |switch| format!("behind switch {switch}"));
         add(after, Action::Changed, detail, OTHER_RAIL);
     }
+    for (_, after) in both.iter().filter(|(before, after)| before.announce != after.announce) {
+        let detail = if after.announce { "it announces the node" } else { "it announces nothing" };
+        add(after, Action::Changed, detail.to_owned(), OTHER_RAIL);
+    }
     let is_other = |(before, after): &&(&Rail, &Rail)| after.id.is_some() && before.id != after.id;
     for (_, after) in both.iter().filter(is_other) {
         let id = after.id.map_or(0, RailId::get);

@@ -16,6 +16,7 @@
 //! name = "left"
 //! listen = "10.0.0.1"                 # or "10.0.0.1:7411"; or, for raw Ethernet, ethernet = "eth1"
 //! switch = "10.0.0.254:7411"          # or "eth:MAC": all other nodes are behind this port of a switch
+//! announce = false                    # say nothing of this node there (`causeway peers`), and hear nothing
 //!
 //! [[devices]]
 //! function = "nvme0"
@@ -138,6 +139,8 @@ pub struct Rail {
     pub id: Option<RailId>,
     /// The port of a switch that all other nodes are reached by.
     pub switch: Option<RailAddress>,
+    /// Whether the node says there that it is there.
+    pub announce: bool,
 }
 
 /// A drive of which functions are lent.

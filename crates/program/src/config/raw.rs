@@ -63,6 +63,12 @@ pub(super) struct Rail {
     pub(super) port: Option<Spanned<i64>>,
     pub(super) id: Option<Spanned<i64>>,
     pub(super) switch: Option<Spanned<String>>,
+    #[serde(default = "yes")]
+    pub(super) announce: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Rail {

@@ -199,7 +199,7 @@ impl Check<'_> {
             let found = gateway(switch.get_ref(), &listen);
             found.map_err(|error| self.wrong(switch.span().start, error)).ok()
         });
-        Some(Rail { name: name.clone(), listen, id, switch })
+        Some(Rail { name: name.clone(), listen, id, switch, announce: raw.announce })
     }
 
     fn devices(&mut self, raw: &[Spanned<raw::Device>]) -> Vec<Device> {

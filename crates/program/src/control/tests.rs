@@ -24,6 +24,7 @@ pub(super) fn answer(request: Request) -> Response {
         Request::Impair(impairment) if impairment.rail == "left" => Response::Done,
         Request::Impair(impairment) => Response::Refused { why: format!("no rail {}", impairment.rail) },
         Request::Map => Response::Map { map: Box::default() },
+        Request::Peers => Response::Peers { peers: Box::default() },
         Request::Limit { .. } | Request::ClearFault { .. } | Request::Stop => Response::Done,
         Request::Reload { dry_run } => {
             Response::Reload { report: Box::new(ReloadReport::new("disk", dry_run)) }

@@ -7,6 +7,7 @@ mod lend;
 mod lines;
 mod map;
 mod monitor;
+mod neighbourhood;
 mod rails;
 mod refusal;
 mod report;
@@ -18,6 +19,7 @@ mod trouble;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use base::ids::{DomainBlock, NodeId};
 use io::address::{Addresses, RailAddress};
@@ -75,6 +77,14 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
         None => lines::print(&lines)?,
     }
     node.serve(&mut serve::Nothing)
+}
+
+/// Where the lender of a line, which calls itself `node`, is now: the line with those addresses.
+///
+/// # Errors
+/// It was not heard in time, or is somebody else.
+pub fn locate(node: &str, line: &Line, patience: Duration) -> Result<Line, Failure> {
+    neighbourhood::locate(node, line, patience)
 }
 
 /// `causeway borrow`: serves until SIGTERM.

@@ -83,7 +83,7 @@ pub(super) fn toward(
             other => bind(&any_address(other), 0),
         };
         match bound {
-            Ok(socket) => rails.push(agent::Rail { id, name, socket, gateway: None }),
+            Ok(socket) => rails.push(agent::Rail { id, name, socket, gateway: None, announces: true }),
             Err(failure) if has_others && addresses.get(id).is_some_and(|it| it.udp().is_none()) => {
                 Event::RailUnused { rail: name, why: failure.message().to_owned() }.say();
             }
@@ -176,7 +176,13 @@ fn only_interface() -> Result<String, Failure> {
 pub(super) fn named(listen: Vec<Listen>) -> Vec<Rail> {
     let rails = listen.into_iter().enumerate();
     rails
-        .map(|(index, listen)| Rail { name: format!("rail{index}"), listen, id: None, switch: None })
+        .map(|(index, listen)| Rail {
+            name: format!("rail{index}"),
+            listen,
+            id: None,
+            switch: None,
+            announce: true,
+        })
         .collect()
 }
 
@@ -197,10 +203,11 @@ fn default_addresses() -> Vec<Listen> {
 }
 
 fn bind_all(chosen: &[Rail], port: u16) -> Result<Vec<agent::Rail>, Failure> {
-    let bound = chosen.iter().zip(ids(chosen, &[])?).map(|(Rail { name, listen, switch, .. }, id)| {
-        let socket = bind(listen, port)?;
-        Ok(agent::Rail { id, name: name.clone(), socket, gateway: *switch })
-    });
+    let bound =
+        chosen.iter().zip(ids(chosen, &[])?).map(|(Rail { name, listen, switch, announce, .. }, id)| {
+            let socket = bind(listen, port)?;
+            Ok(agent::Rail { id, name: name.clone(), socket, gateway: *switch, announces: *announce })
+        });
     let mut bound: Vec<agent::Rail> = bound.collect::<Result<_, Failure>>()?;
     bound.sort_by_key(|rail| rail.id);
     Ok(bound)
@@ -263,7 +270,13 @@ pub(super) fn listen_more(
                 local.and_then(|local| in_the_way(&rail.name, local, own)).unwrap_or(failure)
             })?,
         };
-        Ok(agent::Rail { id, name: rail.name.clone(), socket, gateway: rail.switch })
+        Ok(agent::Rail {
+            id,
+            name: rail.name.clone(),
+            socket,
+            gateway: rail.switch,
+            announces: rail.announce,
+        })
     });
     bound.collect()
 }
@@ -395,6 +408,7 @@ mod tests {
             listen: "127.0.0.1".parse().unwrap(),
             id: id.map(|id| RailId::new(id).unwrap()),
             switch: None,
+            announce: true,
         };
         let of = |chosen: &[Option<u8>], taken: &[u8]| {
             let chosen: Vec<Rail> = chosen.iter().map(|id| rail(*id)).collect();
@@ -422,6 +436,7 @@ mod tests {
             listen: Listen::Udp { address: Ipv4Addr::LOCALHOST.into(), port: Some(port) },
             id,
             switch: None,
+            announce: true,
         };
         let present = bind_all(&[chosen("left", 0, None)], 0).unwrap();
         let present: Vec<&agent::Rail> = present.iter().collect();
@@ -446,6 +461,7 @@ mod tests {
             listen: Listen::Udp { address: address.into(), port: Some(port) },
             id: RailId::new(id).filter(|_| id != 9),
             switch: None,
+            announce: true,
         };
         let here = Ipv4Addr::LOCALHOST;
         let present = bind_all(&[chosen("stays", here, 0, 0), chosen("old", here, 0, 2)], 0).unwrap();

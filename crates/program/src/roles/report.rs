@@ -325,17 +325,25 @@ fn stream(loan: &LoanSpec, cells: LoanView<'_>) -> Stream {
     }
 }
 
+/// Bytes of the drive of a function that is lent, and whether nobody can write there.
+pub(super) fn extent(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> (u64, bool) {
+    let drive = loan.lent().and_then(|lent| view.spec().drive(lent.drive));
+    let read_only = drive.is_some_and(|drive| drive.image.info().read_only);
+    (cells.edge().drive_bytes.get(), read_only || cells.edge().drive_rights.get() == 2)
+}
+
 fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
     let Some(LendConfig { drive, controller, limit, .. }) = loan.lent() else { return Device::default() };
     let Some(drive) = view.spec().drive(*drive) else { return Device::default() };
     let kept = holder(view, loan, cells);
+    let (bytes, read_only) = extent(view, loan, cells);
     let lent_to = is_open(cells).then(|| peer_name(cells));
     Device {
         function: loan.function.clone(),
         kind: "nvme".to_owned(),
         source: drive.source.clone(),
-        bytes: cells.edge().drive_bytes.get(),
-        read_only: drive.image.info().read_only || cells.edge().drive_rights.get() == 2,
+        bytes,
+        read_only,
         media: if cells.edge().media_fault.get() == 0 { "ok" } else { "failed" }.to_owned(),
         lent_to: lent_to.or(kept.as_ref().map(|(holder, _)| holder.clone())),
         kept_s: kept.map(|(_, silence)| left_of_hold(silence)),

@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanView, Withdrawn};
+use io::discovery::Discovery;
 use io::event::Event;
 use node::EdgeGauges;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -22,7 +23,7 @@ use self::ending::{Ending, GIVE_BACK};
 use self::said::Said;
 use super::domains::Domains;
 use super::signals::{Asked, Hangups, Signals};
-use super::{borrow, lend, report};
+use super::{borrow, lend, neighbourhood, report};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, socket_path};
 use crate::exit::Failure;
@@ -77,6 +78,8 @@ pub(super) struct Node {
     agent: Agent,
     state: StateDir,
     domains: Domains,
+    /// What it says on its rails, and whom it hears there.
+    discovery: Discovery,
     /// Until the node serves.
     control: Option<ControlServer>,
     reload: Option<Reload>,
@@ -128,6 +131,7 @@ impl Node {
             let turned = self.domains.turn(&mut self.agent, &self.state);
             turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
             self.follow_leaving(observer);
+            self.turn_discovery();
             if self.hangups.as_mut().is_some_and(Hangups::take) {
                 // What came of it is said as events.
                 self.reload(false, observer);
@@ -152,7 +156,12 @@ impl Node {
 
     fn wait(&mut self, control: &ControlServer, deadline: Option<Instant>) -> Result<(), Failure> {
         let own = [deadline, self.ending.poll_timeout(), self.said.poll_timeout(!self.ending.has_begun())];
-        let parts = [self.agent.poll_timeout(), self.domains.poll_timeout(), self.leaving_poll_timeout()];
+        let parts = [
+            self.agent.poll_timeout(),
+            self.domains.poll_timeout(),
+            self.leaving_poll_timeout(),
+            self.discovery.poll_timeout(),
+        ];
         let deadlines = own.into_iter().chain(parts);
         let deadline = deadlines.flatten().min();
         let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -162,11 +171,20 @@ impl Node {
         });
         let hangups = self.hangups.iter().map(AsFd::as_fd);
         let watched = [self.agent.as_fd(), control.as_fd(), self.signals.as_fd()].into_iter();
-        let watched = watched.chain(self.domains.wake_ups()).chain(hangups);
+        let watched = watched.chain(self.domains.wake_ups()).chain(hangups).chain(self.discovery.sockets());
         let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match rustix::event::poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(Failure::io("cannot wait", &errno.into())),
+        }
+    }
+
+    /// Hears others, and says what the node is where it is time for that.
+    fn turn_discovery(&mut self) {
+        self.discovery.follow(&self.agent.view().spec().rails);
+        self.discovery.receive();
+        if self.discovery.is_due() && !self.ending.has_begun() {
+            self.discovery.announce(&neighbourhood::said(&self.agent));
         }
     }
 

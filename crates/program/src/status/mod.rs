@@ -5,6 +5,7 @@
 
 mod map;
 mod metrics;
+mod peers;
 mod render;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use map::{Map, MapDomain, MapGrant, MapRange, MapWindow, render as render_map};
 pub(crate) use metrics::{METRICS_TYPE, render_metrics};
+pub use peers::{Peer, PeerFunction, PeerRail, Peers, render as render_peers};
 pub use render::render;
 pub(crate) use render::{age, render_links, shown};
 

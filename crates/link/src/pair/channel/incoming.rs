@@ -176,7 +176,7 @@ impl<'m> Channel<'m> {
             Kind::Response => self.handle_response(now, &header, frame, streams),
             Kind::Cookie => self.handle_cookie(now, &header, frame),
             Kind::Sealed | Kind::Shm => self.handle_sealed(now, &header, frame, streams),
-            Kind::Initiation => Err(Dropped::Malformed),
+            Kind::Initiation | Kind::Information => Err(Dropped::Malformed),
         }
     }
 

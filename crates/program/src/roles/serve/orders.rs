@@ -8,7 +8,7 @@ use io::capture::{CAPTURES_MAX, MEMORY_LINK, Wish};
 use io::event::Event;
 use node::Limit;
 
-use super::super::{map, report};
+use super::super::{map, neighbourhood, report};
 use super::{Node, Observer};
 use crate::control::capture::{Capture, CaptureOrder, Head, Link};
 use crate::control::{Answers, Impairment, Request, Response};
@@ -96,6 +96,10 @@ impl Node {
                 Response::Status { status: Box::new(status) }
             }
             Request::Map => Response::Map { map: Box::new(map::map(&agent.view(), domains)) },
+            Request::Peers => {
+                let peers = neighbourhood::peers(agent, &mut self.discovery);
+                Response::Peers { peers: Box::new(peers) }
+            }
             Request::Impair(impairment) => impair(agent, impairment),
             Request::ClearFault { device } => clear_fault(agent, state, self.said.faults(), device),
             Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),

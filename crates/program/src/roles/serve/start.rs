@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::ids::DomainBlock;
 use io::agent::{Agent, DriveSpec, Edge, LoanSpec, NodeSpec, Rail};
+use io::discovery::Discovery;
 use io::files::LastWrites;
 use node::{Protection, RailMode};
 
@@ -114,6 +115,7 @@ impl Node {
         })?;
         state.keep();
         Ok(Self {
+            discovery: Discovery::new(agent.view().spec().identity.id()),
             agent,
             state,
             domains,

@@ -1,0 +1,386 @@
+//! Information frames on a node's rails: it says there what it is and lends, and hears others
+//! ([`node::Neighbourhood`]).
+//!
+//! They go by multicast that leaves no segment (TTL 1), from a socket of their own for each rail: they take nothing from
+//! the sockets that cards read, and no card knows of them. A rail that is bound to no address in particular only
+//! listens, on all interfaces; one that leads to a switch, and one over Ethernet, does neither.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Instant as SystemInstant;
+
+use base::Instant;
+use base::ids::{DomainBlock, Group, Incarnation, NodeId, RailId};
+use node::information::{Announcer, INFORMATION_MAX, Item, write};
+use node::{ANNOUNCE_EVERY, Address, Name, Neighbour, Neighbourhood, PublicKey};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+
+use crate::address::RailAddress;
+use crate::agent::Rail;
+use crate::event::Event;
+use crate::net::interfaces;
+use crate::rail::Device;
+
+/// Where information frames go over UDP: groups of a site (RFC 2365 §6.1) and of a link (RFC 4291 §2.7).
+pub const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 136, 181);
+/// The same over IPv6.
+pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x88b5);
+/// The port, at both ends.
+pub const PORT: u16 = 7410;
+
+/// Frames taken from one rail before others have their turn.
+const AT_A_TIME: usize = 64;
+
+/// What a node says of itself, by group.
+pub struct Said {
+    /// Its key.
+    pub key: PublicKey,
+    /// Its domains.
+    pub domains: DomainBlock,
+    /// Its name.
+    pub name: Name,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Its rails.
+    pub rails: Vec<Item>,
+    /// What it lends in each group. The default group is told of the rails in any case.
+    pub functions: Vec<(Group, Vec<Item>)>,
+}
+
+/// The moment at which it was looked who was heard.
+#[derive(Clone, Copy)]
+pub struct Ago(Instant);
+
+impl Ago {
+    /// It.
+    pub fn now(self) -> Instant {
+        self.0
+    }
+
+    /// Seconds from `at` to it.
+    pub fn seconds(self, at: Instant) -> f64 {
+        self.0.since(at).as_secs_f64()
+    }
+}
+
+/// The sockets of a node's rails, and what was heard there.
+pub struct Discovery {
+    known: Neighbourhood,
+    began: SystemInstant,
+    ends: Vec<End>,
+    number: u64,
+}
+
+/// A rail's socket.
+struct End {
+    rail: RailId,
+    local: RailAddress,
+    /// `None`: it could not be opened.
+    socket: Option<OwnedFd>,
+    /// Where the node speaks; `None`: it only listens.
+    to: Option<SocketAddr>,
+}
+
+impl Discovery {
+    /// Of the node with this id, which has no rail yet.
+    pub fn new(own: NodeId) -> Self {
+        let known = Neighbourhood::new(Instant::ZERO, own);
+        Self { known, began: SystemInstant::now(), ends: Vec::new(), number: 0 }
+    }
+
+    /// One that only listens, on all interfaces, for whoever is no node yet.
+    pub fn listening(own: NodeId) -> Self {
+        let mut all = Self::new(own);
+        let anywhere = [SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), (Ipv6Addr::UNSPECIFIED, 0).into()];
+        for (rail, at) in RailId::ALL.into_iter().zip(anywhere) {
+            // Where one of them cannot be, the other may.
+            let Ok((socket, to)) = open(at, Device::Any) else { continue };
+            all.ends.push(End { rail, local: at.into(), socket: Some(socket), to });
+        }
+        all
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.began.elapsed()
+    }
+
+    /// These are the rails now.
+    pub fn follow(&mut self, rails: &[Rail]) {
+        let takes_part = |rail: &&Rail| rail.announces && rail.gateway.is_none();
+        let is_there = |end: &End| {
+            let mut rails = rails.iter().filter(takes_part);
+            rails.any(|rail| (rail.id, rail.socket.local()) == (end.rail, end.local))
+        };
+        self.ends.retain(is_there);
+        for rail in rails.iter().filter(takes_part) {
+            let local = rail.socket.local();
+            let Some(at) = local.udp().filter(|_| self.ends.iter().all(|end| end.rail != rail.id)) else {
+                continue;
+            };
+            let (socket, to) = match open(at, rail.socket.device()) {
+                Ok((socket, to)) => (Some(socket), to),
+                Err(error) => {
+                    Event::RailUnannounced { rail: rail.name.clone(), error: error.to_string() }.say();
+                    (None, None)
+                }
+            };
+            self.ends.push(End { rail: rail.id, local, socket, to });
+        }
+    }
+
+    /// What becomes readable when something has come.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ends.iter().filter_map(|end| Some(end.socket.as_ref()?.as_fd()))
+    }
+
+    /// When the node has to speak; `None`: there is nowhere to.
+    pub fn poll_timeout(&self) -> Option<SystemInstant> {
+        let speaks = self.ends.iter().any(|end| end.to.is_some());
+        speaks.then(|| self.began + self.known.next().since(Instant::ZERO))
+    }
+
+    /// Whether it is time to speak.
+    pub fn is_due(&self) -> bool {
+        self.poll_timeout().is_some_and(|at| at <= SystemInstant::now())
+    }
+
+    /// Hears whatever has come.
+    pub fn receive(&mut self) {
+        let now = self.now();
+        let mut bytes = [0; INFORMATION_MAX + 1];
+        for end in &self.ends {
+            let Some(socket) = &end.socket else { continue };
+            for _ in 0..AT_A_TIME {
+                let received = rustix::net::recvfrom(socket, &mut bytes, RecvFlags::DONTWAIT);
+                let Ok((_, len, Some(from))) = received else { break };
+                let Ok(from) = SocketAddr::try_from(from) else { continue };
+                self.known.hear(now, end.rail, &bytes[..len], |address| place(address, from));
+            }
+        }
+    }
+
+    /// Says all this on all rails.
+    pub fn announce(&mut self, said: &Said) {
+        self.known.speak(self.now());
+        let no_functions = (Group::DEFAULT, Vec::new());
+        let is_default = |it: &(Group, Vec<Item>)| it.0 == Group::DEFAULT;
+        let beside = (!said.functions.iter().any(is_default)).then_some(&no_functions);
+        for (group, functions) in said.functions.iter().chain(beside) {
+            let items: Vec<Item> = said.rails.iter().chain(functions).copied().collect();
+            let mut left = &items[..];
+            loop {
+                let mut fitted = 0;
+                for end in &self.ends {
+                    let (Some(socket), Some(to)) = (&end.socket, end.to) else { continue };
+                    self.number += 1;
+                    let announcer = Announcer {
+                        key: said.key,
+                        domains: said.domains,
+                        name: said.name,
+                        interval_s: ANNOUNCE_EVERY.as_secs() as u16,
+                        incarnation: said.incarnation,
+                        number: self.number,
+                        rail: end.rail,
+                        group: *group,
+                    };
+                    let (frame, taken) = write(&announcer, left);
+                    fitted = taken;
+                    // One that is lost comes again.
+                    let _ = rustix::net::sendto(socket, &frame, SendFlags::DONTWAIT, &to);
+                }
+                left = &left[fitted..];
+                if left.is_empty() || fitted == 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Those that were heard lately, with how long ago something was.
+    pub fn nodes(&mut self) -> (Ago, impl Iterator<Item = (NodeId, &Neighbour)>) {
+        let now = self.now();
+        (Ago(now), self.known.nodes(now))
+    }
+
+    /// Whether others are heard on this rail.
+    pub fn takes_part(&self, rail: RailId) -> bool {
+        self.ends.iter().any(|end| end.rail == rail && end.socket.is_some())
+    }
+
+    /// Frames that were read, and those that were none.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.known.heard, self.known.malformed)
+    }
+}
+
+/// An address as a frame has it, with the IP address of who sent that where it names none.
+fn place(address: [u8; 28], from: SocketAddr) -> Option<Address> {
+    let mut address = RailAddress::try_from(Address(address)).ok()?;
+    if let RailAddress::Udp(at) = &mut address {
+        if at.ip().is_unspecified() {
+            at.set_ip(from.ip());
+        }
+        // A link-local address is of the link that it was heard on.
+        if let (SocketAddr::V6(at), SocketAddr::V6(from)) = (at, from)
+            && at.ip().is_unicast_link_local()
+        {
+            at.set_scope_id(from.scope_id());
+        }
+    }
+    Some(address.into())
+}
+
+/// The socket of a rail at `local`, and where the node speaks on it.
+fn open(local: SocketAddr, device: Device) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
+    let found = interfaces();
+    let is_open = local.ip().is_unspecified();
+    let mut indices: Vec<u32> =
+        found.iter().filter(|it| is_open && it.is_running || it.carries(device)).map(|it| it.index).collect();
+    indices.sort_unstable();
+    indices.dedup();
+    if indices.is_empty() {
+        return Err(rustix::io::Errno::NODEV.into());
+    }
+    let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    let joined = |joined: rustix::io::Result<()>| joined.is_ok();
+    let first = indices[0];
+    let (to, is_in) = match local {
+        SocketAddr::V4(local) => {
+            // Only what comes on interfaces that this socket has joined on.
+            set(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
+            rustix::net::bind(&socket, &SocketAddrV4::new(GROUP_V4, PORT))?;
+            let join = |index: &u32| {
+                sockopt::set_ip_add_membership_with_ifindex(
+                    &socket,
+                    &GROUP_V4,
+                    &Ipv4Addr::UNSPECIFIED,
+                    *index,
+                )
+            };
+            let is_in = indices.iter().filter(|index| joined(join(index))).count() > 0;
+            if !is_open {
+                sockopt::set_ip_multicast_if_with_ifindex(&socket, &GROUP_V4, local.ip(), first)?;
+            }
+            (SocketAddr::from(SocketAddrV4::new(GROUP_V4, PORT)), is_in)
+        }
+        SocketAddr::V6(_) => {
+            sockopt::set_ipv6_v6only(&socket, true)?;
+            rustix::net::bind(
+                &socket,
+                &SocketAddrV6::new(GROUP_V6, PORT, 0, if is_open { 0 } else { first }),
+            )?;
+            let join = |index: &u32| sockopt::set_ipv6_add_membership(&socket, &GROUP_V6, *index);
+            let is_in = indices.iter().filter(|index| joined(join(index))).count() > 0;
+            if !is_open {
+                sockopt::set_ipv6_multicast_if(&socket, first)?;
+            }
+            (SocketAddrV6::new(GROUP_V6, PORT, 0, first).into(), is_in)
+        }
+    };
+    is_in.then_some(()).ok_or(rustix::io::Errno::NODEV)?;
+    Ok((socket, (!is_open).then_some(to)))
+}
+
+fn set(socket: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+    let len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: a number of that length, which the call only reads.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rail::RailOptions;
+    use crate::rail::udp::UdpSocket;
+    use node::NodeKey;
+
+    fn rail(address: &str) -> Rail {
+        let options = RailOptions::default();
+        let socket = Box::new(UdpSocket::bind(address.parse().unwrap(), &options).unwrap());
+        Rail { id: RailId::ALL[0], name: "rail0".to_owned(), socket, gateway: None, announces: true }
+    }
+
+    fn said(key: &NodeKey, rails: &[Rail]) -> Said {
+        let rail = |rail: &Rail| Item::Rail {
+            rail: rail.id,
+            is_up: true,
+            address: Address::from(rail.socket.local()).0,
+            gateway: [0; 28],
+        };
+        let function = |at: u64| Item::Function {
+            name: Name::new(&format!("nvme{at}")),
+            bytes: at,
+            read_only: false,
+            lent_to: None,
+        };
+        Said {
+            key: key.public(),
+            domains: DomainBlock::of(key.id()),
+            name: Name::new("store"),
+            incarnation: Incarnation(3),
+            rails: rails.iter().map(rail).collect(),
+            functions: vec![(Group::DEFAULT, (0..40).map(function).collect())],
+        }
+    }
+
+    /// Waits until `hearer` knows of so many functions of the node.
+    fn hears(hearer: &mut Discovery, node: NodeId, count: usize) -> Neighbour {
+        let until = SystemInstant::now() + std::time::Duration::from_secs(10);
+        loop {
+            hearer.receive();
+            let (_, mut nodes) = hearer.nodes();
+            if let Some((_, it)) = nodes.find(|(id, it)| *id == node && it.functions.len() == count) {
+                return it.clone();
+            }
+            drop(nodes);
+            assert!(SystemInstant::now() < until, "it is not heard");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Others may speak on loopback at the same time.
+    #[test]
+    fn nodes_hear_each_other_on_a_rail_and_from_everywhere() {
+        let key = NodeKey::new([3; 32]);
+        let rails = [rail("127.0.0.1:0")];
+        let mut speaker = Discovery::new(key.id());
+        speaker.follow(&rails);
+        assert!(speaker.is_due());
+        let mut beside = Discovery::new(NodeId::numbered(1));
+        beside.follow(&[rail("127.0.0.1:0")]);
+        let mut anywhere = Discovery::new(NodeId::numbered(2));
+        anywhere.follow(&[rail("0.0.0.0:0")]);
+        assert_eq!(anywhere.poll_timeout(), None, "who is nowhere in particular does not say so");
+        speaker.announce(&said(&key, &rails));
+        assert!(!speaker.is_due());
+        for hearer in [&mut beside, &mut anywhere] {
+            let heard = hears(hearer, key.id(), 40);
+            let address = heard.rails[0].unwrap().address;
+            assert_eq!(RailAddress::try_from(address), Ok(rails[0].socket.local()));
+            assert!(heard.heard_on[0].is_some());
+        }
+        let quiet = Rail { announces: false, ..rail("127.0.0.1:0") };
+        let behind = Rail { gateway: Some(rails[0].socket.local()), ..rail("127.0.0.1:0") };
+        beside.follow(&[quiet, behind]);
+        assert_eq!((beside.sockets().count(), beside.poll_timeout()), (0, None));
+    }
+
+    #[test]
+    fn an_address_that_names_no_host_is_that_of_who_says_it() {
+        let from = "10.0.0.7:7410".parse().unwrap();
+        let placed = |text: &str| {
+            let address = Address::from(text.parse::<RailAddress>().unwrap());
+            RailAddress::try_from(place(address.0, from).unwrap()).unwrap().to_string()
+        };
+        assert_eq!(placed("0.0.0.0:7411"), "10.0.0.7:7411");
+        assert_eq!(placed("10.0.0.8:7411"), "10.0.0.8:7411");
+        assert_eq!(placed("eth:02:00:5e:10:00:01"), "eth:02:00:5e:10:00:01");
+        assert_eq!(place([9; 28], from), None);
+    }
+}

@@ -1,0 +1,373 @@
+//! Whom a node has heard of on its rails, and when it says something of itself there (information frames,
+//! [`link::information`]).
+//!
+//! Nothing here is proven: it says where to call. So nothing is decided by it, what is kept of it is bounded, and what
+//! was not heard again for [`PATIENCE`] times the interval that its sender named is forgotten. When somebody unknown is
+//! heard the node speaks soon, so that a newcomer need not wait for an interval.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use base::Instant;
+use base::ids::{Group, Incarnation, NodeId, RailId};
+use link::information::{Announcer, Item, read};
+use link::{Name, PublicKey};
+
+use crate::{Address, MAX_RAILS};
+
+/// How often a node says something of itself.
+pub const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
+/// So many intervals of silence, and one is forgotten.
+const PATIENCE: u32 = 3;
+/// Longest interval that is believed.
+const INTERVAL_MAX: u16 = 600;
+/// After this a newcomer is told, and at most so often.
+const SOON: Duration = Duration::from_millis(200);
+/// Most nodes that are known; who was heard longest ago makes room.
+pub const NODES_MAX: usize = 4096;
+/// Most functions of one of them, and of all.
+const FUNCTIONS_MAX: usize = 256;
+const ALL_FUNCTIONS_MAX: usize = 16_384;
+
+/// A node that was heard.
+#[derive(Clone, Debug)]
+pub struct Neighbour {
+    /// Whom it says it is.
+    pub key: PublicKey,
+    /// What it calls itself.
+    pub name: Name,
+    /// First and number of its domains.
+    pub domains: (u32, u32),
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Since when it is known without a gap.
+    pub since: Instant,
+    /// When it was heard last.
+    pub heard: Instant,
+    /// By rail of this node: when it was heard there last.
+    pub heard_on: [Option<Instant>; MAX_RAILS],
+    /// Its rails, by id.
+    pub rails: [Option<NeighbourRail>; MAX_RAILS],
+    /// What it lends.
+    pub functions: BTreeMap<(Group, [u8; 32]), NeighbourFunction>,
+    /// Two who differ say that they are it, heard as late as this.
+    pub contested: Option<Instant>,
+    interval: Duration,
+}
+
+/// A rail that it says it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NeighbourRail {
+    /// Where it receives.
+    pub address: Address,
+    /// The port of a switch that it sends everything to.
+    pub gateway: Option<Address>,
+    /// Its interface has a carrier.
+    pub is_up: bool,
+    heard: Instant,
+    /// Where it was said to be before, until when.
+    before: Option<(Address, Instant)>,
+}
+
+/// A function that it says it lends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NeighbourFunction {
+    /// Its name.
+    pub name: Name,
+    /// Bytes of the drive.
+    pub bytes: u64,
+    /// Nobody can write there.
+    pub read_only: bool,
+    /// Who has it.
+    pub lent_to: Option<NodeId>,
+    heard: Instant,
+}
+
+impl Neighbour {
+    /// Whether what was heard at `heard` still counts.
+    pub fn is_fresh(&self, now: Instant, heard: Instant) -> bool {
+        !self.is_over(now, heard)
+    }
+
+    /// Whether it is time to forget what was heard at `heard`.
+    fn is_over(&self, now: Instant, heard: Instant) -> bool {
+        now.since(heard) > self.interval * PATIENCE
+    }
+}
+
+/// Everybody who was heard.
+#[derive(Debug)]
+pub struct Neighbourhood {
+    own: NodeId,
+    nodes: BTreeMap<NodeId, Neighbour>,
+    functions: usize,
+    next: Instant,
+    spoken: Option<Instant>,
+    /// Frames that were read, and those that were none.
+    pub heard: u64,
+    /// Frames that could not be read.
+    pub malformed: u64,
+}
+
+impl Neighbourhood {
+    /// Nobody yet; the node says something of itself at once.
+    pub fn new(now: Instant, own: NodeId) -> Self {
+        Self { own, nodes: BTreeMap::new(), functions: 0, next: now, spoken: None, heard: 0, malformed: 0 }
+    }
+
+    /// When the node has to say something of itself.
+    pub fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// It says something now; the next time comes after an interval.
+    pub fn speak(&mut self, now: Instant) {
+        (self.next, self.spoken) = (now + ANNOUNCE_EVERY, Some(now));
+    }
+
+    /// A frame has come on `rail`; `place` makes the address of a rail whole, which may name none but that of whoever
+    /// sent the frame. Whether it was from somebody new.
+    pub fn hear(
+        &mut self,
+        now: Instant,
+        rail: RailId,
+        frame: &[u8],
+        mut place: impl FnMut([u8; 28]) -> Option<Address>,
+    ) -> bool {
+        let Some((announcer, items)) = read(frame) else {
+            self.malformed += 1;
+            return false;
+        };
+        self.heard += 1;
+        let id = announcer.key.id();
+        if id == self.own {
+            return false;
+        }
+        let known = self.nodes.get(&id).map(|it| it.incarnation);
+        let is_new = known.is_none_or(|incarnation| incarnation != announcer.incarnation);
+        if known.is_none() && self.nodes.len() >= NODES_MAX {
+            self.make_room();
+        }
+        let neighbour = self.nodes.entry(id).or_insert_with(|| Neighbour::new(now, &announcer));
+        neighbour.hear(now, rail, &announcer);
+        for item in items {
+            let had = neighbour.functions.len();
+            neighbour.note(now, announcer.group, item, self.functions < ALL_FUNCTIONS_MAX, &mut place);
+            self.functions += neighbour.functions.len() - had;
+        }
+        if is_new {
+            let soon = self.spoken.map_or(now, |spoken| (spoken + SOON * PATIENCE).max(now)) + SOON;
+            self.next = self.next.min(soon);
+        }
+        is_new
+    }
+
+    fn make_room(&mut self) {
+        let oldest = self.nodes.iter().min_by_key(|(_, it)| it.heard).map(|(id, _)| *id);
+        if let Some(gone) = oldest.and_then(|id| self.nodes.remove(&id)) {
+            self.functions -= gone.functions.len();
+        }
+    }
+
+    /// Those that are not forgotten.
+    pub fn nodes(&mut self, now: Instant) -> impl Iterator<Item = (NodeId, &Neighbour)> {
+        self.nodes.retain(|_, it| !it.is_over(now, it.heard));
+        for it in self.nodes.values_mut() {
+            let limit = it.interval * PATIENCE;
+            it.functions.retain(|_, function| now.since(function.heard) <= limit);
+            for rail in &mut it.rails {
+                rail.take_if(|rail| now.since(rail.heard) > limit);
+            }
+            it.contested = it.contested.filter(|at| now.since(*at) <= limit);
+        }
+        self.functions = self.nodes.values().map(|it| it.functions.len()).sum();
+        self.nodes.iter().map(|(id, it)| (*id, it))
+    }
+}
+
+impl Neighbour {
+    fn new(now: Instant, announcer: &Announcer) -> Self {
+        Self {
+            key: announcer.key,
+            name: announcer.name,
+            domains: (announcer.domains.base(), announcer.domains.len()),
+            incarnation: announcer.incarnation,
+            since: now,
+            heard: now,
+            heard_on: [None; MAX_RAILS],
+            rails: [None; MAX_RAILS],
+            functions: BTreeMap::new(),
+            contested: None,
+            interval: Duration::ZERO,
+        }
+    }
+
+    fn hear(&mut self, now: Instant, rail: RailId, announcer: &Announcer) {
+        if self.is_over(now, self.heard) {
+            self.since = now;
+        }
+        (self.name, self.incarnation, self.heard) = (announcer.name, announcer.incarnation, now);
+        self.domains = (announcer.domains.base(), announcer.domains.len());
+        self.interval = Duration::from_secs(announcer.interval_s.clamp(1, INTERVAL_MAX).into());
+        self.heard_on[rail.index()] = Some(now);
+    }
+
+    fn note(
+        &mut self,
+        now: Instant,
+        group: Group,
+        item: Item,
+        has_room: bool,
+        place: &mut dyn FnMut([u8; 28]) -> Option<Address>,
+    ) {
+        match item {
+            Item::Rail { rail, is_up, address, gateway } => {
+                let Some(address) = place(address) else { return };
+                let gateway = (gateway != [0; 28]).then_some(Address(gateway));
+                let until = now + self.interval * PATIENCE;
+                let present = self.rails[rail.index()];
+                let before = match present {
+                    Some(present) if present.address != address => Some((present.address, until)),
+                    Some(present) => present.before.filter(|(_, until)| now < *until),
+                    None => None,
+                };
+                // One that has moved does not come back at once: two who speak in turn do.
+                if present.is_some_and(|it| {
+                    it.address != address
+                        && it.before.is_some_and(|(before, until)| before == address && now < until)
+                }) {
+                    self.contested = Some(now);
+                }
+                self.rails[rail.index()] =
+                    Some(NeighbourRail { address, gateway, is_up, heard: now, before });
+            }
+            Item::Function { name, bytes, read_only, lent_to } => {
+                let key = (group, name.to_bytes());
+                let is_full = !has_room || self.functions.len() >= FUNCTIONS_MAX;
+                if is_full && !self.functions.contains_key(&key) {
+                    return;
+                }
+                let function = NeighbourFunction { name, bytes, read_only, lent_to, heard: now };
+                self.functions.insert(key, function);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::ids::DomainBlock;
+    use link::NodeKey;
+    use link::information::write;
+
+    use super::*;
+
+    const RAIL: RailId = RailId::ALL[0];
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    fn announcer(number: u16) -> Announcer {
+        let mut secret = [1; 32];
+        // Three bits of the first byte say nothing (RFC 7748 §5).
+        secret[1..3].copy_from_slice(&number.to_le_bytes());
+        let key = NodeKey::new(secret).public();
+        Announcer {
+            key,
+            domains: DomainBlock::of(key.id()),
+            name: Name::new(&format!("node{number}")),
+            interval_s: 5,
+            incarnation: Incarnation(1),
+            number: 0,
+            rail: RAIL,
+            group: Group::DEFAULT,
+        }
+    }
+
+    fn rail(last: u8) -> Item {
+        Item::Rail { rail: RAIL, is_up: true, address: [last; 28], gateway: [0; 28] }
+    }
+
+    fn function(name: &str) -> Item {
+        Item::Function { name: Name::new(name), bytes: 512, read_only: false, lent_to: None }
+    }
+
+    fn hear(neighbourhood: &mut Neighbourhood, ms: u64, announcer: &Announcer, items: &[Item]) -> bool {
+        let frame = write(announcer, items).0;
+        neighbourhood.hear(at(ms), RAIL, &frame, |address| Some(Address(address)))
+    }
+
+    fn empty() -> Neighbourhood {
+        Neighbourhood::new(at(0), announcer(0).key.id())
+    }
+
+    #[test]
+    fn who_is_heard_is_known_until_it_is_silent_for_three_intervals() {
+        let mut all = empty();
+        assert!(hear(&mut all, 10, &announcer(1), &[rail(1), function("a"), function("b")]));
+        assert!(!hear(&mut all, 5_000, &announcer(1), &[rail(1), function("a")]));
+        assert!(!hear(&mut all, 5_000, &announcer(0), &[]), "its own frames are nobody's");
+        let (id, it) = all.nodes(at(15_011)).next().unwrap();
+        assert_eq!((id, it.since, it.heard), (announcer(1).key.id(), at(10), at(5_000)));
+        assert_eq!(it.functions.len(), 1, "what it says no more is forgotten");
+        assert_eq!(it.rails[0].unwrap().address, Address([1; 28]));
+        assert_eq!(all.nodes(at(20_001)).count(), 0);
+        assert_eq!(all.functions, 0);
+    }
+
+    #[test]
+    fn a_newcomer_is_told_soon_and_many_do_not_make_a_node_talk() {
+        let mut all = empty();
+        assert_eq!(all.next(), at(0));
+        all.speak(at(0));
+        assert_eq!(all.next(), at(5_000));
+        hear(&mut all, 2_000, &announcer(1), &[]);
+        assert_eq!(all.next(), at(2_200));
+        all.speak(at(2_200));
+        // Another life of it.
+        let again = Announcer { incarnation: Incarnation(2), ..announcer(1) };
+        assert!(hear(&mut all, 2_300, &again, &[]));
+        let mut spoken = 0;
+        for number in 0..1000 {
+            let now = 2_300 + u64::from(number);
+            hear(&mut all, now, &announcer(2 + number), &[]);
+            if all.next() <= at(now) {
+                all.speak(at(now));
+                spoken += 1;
+            }
+        }
+        assert!((1..=2).contains(&spoken), "{spoken}");
+    }
+
+    #[test]
+    fn two_who_say_they_are_one_are_told_from_one_that_moves() {
+        let mut all = empty();
+        let contested = |all: &mut Neighbourhood, ms| all.nodes(at(ms)).next().unwrap().1.contested.is_some();
+        for (ms, place) in [(0, 1), (100, 2), (200, 2)] {
+            hear(&mut all, ms, &announcer(1), &[rail(place)]);
+            assert!(!contested(&mut all, ms), "{ms}");
+        }
+        hear(&mut all, 300, &announcer(1), &[rail(1)]);
+        assert!(contested(&mut all, 300));
+        hear(&mut all, 15_000, &announcer(1), &[rail(1)]);
+        assert!(!contested(&mut all, 15_400), "the other one is silent");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_rubbish_is_counted() {
+        let mut all = empty();
+        all.hear(at(0), RAIL, &[6; 200], |address| Some(Address(address)));
+        assert_eq!((all.malformed, all.heard), (1, 0));
+        for batch in 0..40 {
+            let items: Vec<Item> = (0..10).map(|at| function(&format!("f{batch}-{at}"))).collect();
+            hear(&mut all, 1, &announcer(1), &items);
+        }
+        assert_eq!(all.functions, FUNCTIONS_MAX);
+        for number in 0..NODES_MAX as u16 {
+            hear(&mut all, 2 + u64::from(number), &announcer(number + 2), &[]);
+        }
+        assert_eq!((all.nodes.len(), all.functions), (NODES_MAX, 0), "who was heard longest ago makes room");
+        assert!(!all.nodes.contains_key(&announcer(1).key.id()));
+    }
+}

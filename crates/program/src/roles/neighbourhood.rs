@@ -1,0 +1,188 @@
+//! What a node says of itself on its rails, whom it hears there, and where a node that is named is today.
+
+use std::time::{Duration, Instant};
+
+use base::ids::{Group, NodeId};
+use io::address::{Addresses, RailAddress};
+use io::agent::{Agent, Rail};
+use io::discovery::{Discovery, Said};
+use node::information::Item;
+use node::{Address, Name, Neighbour};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::report;
+use crate::exit::Failure;
+use crate::line::Line;
+use crate::status::{self, Peer, PeerFunction, PeerRail, Peers};
+
+/// What a node says of itself.
+pub(super) fn said(agent: &Agent) -> Said {
+    let view = agent.view();
+    let spec = view.spec();
+    let rail = |rail: &Rail| Item::Rail {
+        rail: rail.id,
+        is_up: agent.has_carrier(rail.id),
+        address: Address::from(rail.socket.local()).0,
+        gateway: rail.gateway.map_or([0; 28], |gateway| Address::from(gateway).0),
+    };
+    let mut functions: Vec<(Group, Vec<Item>)> = Vec::new();
+    for (loan, cells) in view.loans() {
+        if loan.lent().is_none() {
+            continue;
+        }
+        let (bytes, read_only) = report::extent(&view, loan, cells);
+        let lent_to = report::is_open(cells).then(|| cells.edge().peer()).flatten().map(|(node, _)| node);
+        let item = Item::Function { name: Name::new(&loan.function), bytes, read_only, lent_to };
+        match functions.iter_mut().find(|(group, _)| *group == loan.config.group) {
+            Some((_, items)) => items.push(item),
+            None => functions.push((loan.config.group, vec![item])),
+        }
+    }
+    Said {
+        key: spec.identity.public(),
+        domains: spec.domains,
+        name: Name::new(&spec.name),
+        incarnation: base::ids::Incarnation(spec.incarnation),
+        rails: spec.rails.iter().map(rail).collect(),
+        functions,
+    }
+}
+
+/// Whom a node has heard.
+pub(super) fn peers(agent: &Agent, discovery: &mut Discovery) -> Peers {
+    let view = agent.view();
+    let rails = &view.spec().rails;
+    let name = |rail: &Rail| rail.name.clone();
+    let takes_part = |rail: &&Rail| discovery.takes_part(rail.id);
+    let own = rails.iter().filter(takes_part).map(name).collect();
+    let (heard_frames, malformed_frames) = discovery.counts();
+    let (ago, nodes) = discovery.nodes();
+    let peer = |(id, it): (NodeId, &Neighbour)| {
+        let is_heard =
+            |rail: &&Rail| it.heard_on[rail.id.index()].is_some_and(|at| it.is_fresh(ago.now(), at));
+        Peer {
+            name: it.name.to_string(),
+            node: id.to_string(),
+            domains: format!("{}/{}", it.domains.0, it.domains.1),
+            since_s: ago.seconds(it.since),
+            heard_s: ago.seconds(it.heard),
+            contested: it.contested.is_some(),
+            over: rails.iter().filter(is_heard).map(name).collect(),
+            rails: it.rails.iter().enumerate().filter_map(|(at, rail)| Some(rail_of(at, (*rail)?))).collect(),
+            functions: it.functions.iter().map(|((group, _), it)| function_of(*group, it)).collect(),
+        }
+    };
+    Peers {
+        version: status::VERSION,
+        node: view.spec().name.clone(),
+        rails: own,
+        peers: nodes.map(peer).collect(),
+        heard_frames,
+        malformed_frames,
+    }
+}
+
+fn rail_of(at: usize, rail: node::NeighbourRail) -> PeerRail {
+    let text = |address: Address| {
+        RailAddress::try_from(address).map_or_else(|why| why.to_string(), |address| address.to_string())
+    };
+    PeerRail {
+        rail: at as u8,
+        address: text(rail.address),
+        switch: rail.gateway.map(text),
+        state: if rail.is_up { "up" } else { "down" }.to_owned(),
+    }
+}
+
+fn function_of(group: Group, function: &node::NeighbourFunction) -> PeerFunction {
+    PeerFunction {
+        function: function.name.to_string(),
+        group: group.0,
+        bytes: function.bytes,
+        read_only: function.read_only,
+        lent_to: function.lent_to.map(|node| node.to_string()),
+    }
+}
+
+/// The line of a function at the addresses where its lender, which calls itself `name`, says it is now. The addresses
+/// of `line` are not used; that it is the lender's is shown when it answers, by the line's key.
+///
+/// # Errors
+/// It was not heard within `patience`, or says what does not fit.
+pub(super) fn locate(name: &str, line: &Line, patience: Duration) -> Result<Line, Failure> {
+    let key = line.lender().key;
+    let mut discovery = Discovery::listening(NodeId::default());
+    if discovery.sockets().next().is_none() {
+        return Err(Failure::refused(
+            "cannot listen for nodes: no interface of this machine takes multicast; borrow by the whole line",
+        ));
+    }
+    let until = Instant::now() + patience;
+    // Of names that somebody else has.
+    let mut other = None;
+    loop {
+        wait(&discovery, until)?;
+        discovery.receive();
+        let (_, nodes) = discovery.nodes();
+        for (id, it) in nodes {
+            let is_it = it.key == key;
+            let calls_itself_so = it.name.to_string() == name;
+            if is_it && !calls_itself_so {
+                return Err(Failure::refused(format!(
+                    "the lender of this line, {id}, calls itself {} and not {name}",
+                    status::shown(&it.name.to_string())
+                )));
+            }
+            if is_it && it.contested.is_some() {
+                return Err(Failure::refused(format!(
+                    "two nodes say that they are {name}, at different addresses: end one of them, or borrow by the \
+                     whole line"
+                )));
+            }
+            other = other.or((calls_itself_so && !is_it).then_some(id));
+            let addresses = addresses_of(it);
+            if is_it && !addresses.is_empty() {
+                let found =
+                    Line::new(line.lender(), line.secret().clone(), addresses, line.function().clone());
+                return Ok(found.map_err(Failure::refused)?.in_group(line.group()));
+            }
+        }
+        if until <= Instant::now() {
+            let seconds = patience.as_secs();
+            return Err(match other {
+                Some(id) => Failure::refused(format!(
+                    "a node that calls itself {name} is there, but it is {id}, and the line's lender is {}",
+                    key.id()
+                )),
+                None => Failure::unreachable(format!(
+                    "no node called {name} was heard within {seconds} s: is it running, on a network that this machine \
+                     is on, and does it announce itself there (`causeway peers` on its side)?"
+                )),
+            });
+        }
+    }
+}
+
+fn addresses_of(it: &Neighbour) -> Addresses {
+    let mut addresses = Addresses::NONE;
+    for (id, rail) in base::ids::RailId::ALL.into_iter().zip(&it.rails) {
+        let usable = rail.filter(|rail| rail.gateway.is_none() && rail.is_up);
+        let address = usable.and_then(|rail| RailAddress::try_from(rail.address).ok());
+        // One without a number of a port, or on Ethernet, is not led to from here.
+        if let Some(address) = address.filter(|address| address.udp().is_some_and(|at| at.port() > 0)) {
+            addresses.set(id, address);
+        }
+    }
+    addresses
+}
+
+fn wait(discovery: &Discovery, until: Instant) -> Result<(), Failure> {
+    let left = until.saturating_duration_since(Instant::now());
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+    let mut watched: Vec<_> =
+        discovery.sockets().map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)).collect();
+    match rustix::event::poll(&mut watched, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(Failure::io("cannot wait for nodes", &errno.into())),
+    }
+}
