@@ -305,7 +305,10 @@ pub enum LineError {
     )]
     Scheme,
     /// The text looks like the name of a file.
-    #[error("`{path}` is no loan line but the name of a file; write @{path} to read the line from it")]
+    #[error(
+        "`{path}` is no loan line but the name of a file; write @{path} to read the line from it; or, if it is \
+             NODE/FUNCTION, add --secret @FILE with that function's line"
+    )]
     FileName {
         /// The text.
         path: String,

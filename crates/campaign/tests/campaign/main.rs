@@ -46,5 +46,6 @@ mod w5_replaced;
 mod w5_switch;
 mod w7_rails;
 mod w8_capture;
+mod w9_discovery;
 mod world;
 mod x_bad_input;
