@@ -144,11 +144,11 @@ pub fn write(announcer: &Announcer, items: &[Item]) -> (Vec<u8>, usize) {
         let start = frame.len();
         match *item {
             Item::Rail { rail, is_up, address, gateway } => {
-                let raw = RawRail { rail: rail.get() as u8, is_up: is_up.into(), address, gateway };
+                let raw = RawRail { rail: rail.get(), is_up: is_up.into(), address, gateway };
                 push(&mut frame, RAIL, raw.as_bytes());
             }
             Item::Function { name, bytes, read_only, lent_to } => {
-                let flags = u8::from(read_only) * READ_ONLY | u8::from(lent_to.is_some()) * LENT;
+                let flags = (u8::from(read_only) * READ_ONLY) | (u8::from(lent_to.is_some()) * LENT);
                 let (name, lent_to) = (name.to_bytes(), lent_to.unwrap_or_default().0);
                 push(
                     &mut frame,
@@ -263,10 +263,10 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn items() -> [Item; 3] {
-        let function = |name, lent_to| Item::Function {
+        let function = |name, lent_to: Option<NodeId>| Item::Function {
             name: Name::new(name),
             bytes: 1 << 34,
-            read_only: lent_to == None,
+            read_only: lent_to.is_none(),
             lent_to,
         };
         let (address, gateway) = ([4; ADDRESS_BYTES], [0; ADDRESS_BYTES]);
@@ -315,7 +315,8 @@ pub(crate) mod tests {
         assert!(read(&changed(|_| ())).is_some());
         let unknown = changed(|frame| frame.extend_from_slice(&[200, 2, 1, 1]));
         assert_eq!(read(&unknown), read(&frame));
-        let wrong: [&dyn Fn(&mut Vec<u8>); 6] = [
+        type Change<'a> = &'a dyn Fn(&mut Vec<u8>);
+        let wrong: [Change<'_>; 6] = [
             &|frame| frame.extend_from_slice(&[200, 2, 1]),
             &|frame| frame.push(RAIL),
             &|frame| frame[HEADER_LEN] = 2,
