@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use crate::address::RailAddress;
 use crate::agent::Rail;
 use crate::event::Event;
-use crate::net::interfaces;
+use crate::net::{Found, interfaces};
 use crate::rail::Device;
 
 /// Where information frames go over UDP: groups of a site (RFC 2365 §6.1) and of a link (RFC 4291 §2.7).
@@ -235,8 +235,11 @@ fn place(address: [u8; 28], from: SocketAddr) -> Option<Address> {
 fn open(local: SocketAddr, device: Device) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
     let found = interfaces();
     let is_open = local.ip().is_unspecified();
-    let mut indices: Vec<u32> =
-        found.iter().filter(|it| is_open && it.is_running || it.carries(device)).map(|it| it.index).collect();
+    let leads_there = |it: &&Found| match local.ip() {
+        ip if ip.is_unspecified() => it.is_running,
+        ip => it.carries(device) || (ip.is_loopback() && it.is_loopback()),
+    };
+    let mut indices: Vec<u32> = found.iter().filter(leads_there).map(|it| it.index).collect();
     indices.sort_unstable();
     indices.dedup();
     if indices.is_empty() {
@@ -269,10 +272,9 @@ fn open(local: SocketAddr, device: Device) -> io::Result<(OwnedFd, Option<Socket
         }
         SocketAddr::V6(_) => {
             sockopt::set_ipv6_v6only(&socket, true)?;
-            rustix::net::bind(
-                &socket,
-                &SocketAddrV6::new(GROUP_V6, PORT, 0, if is_open { 0 } else { first }),
-            )?;
+            // An address of a link is bound on one link only.
+            let (group, link) = if is_open { (Ipv6Addr::UNSPECIFIED, 0) } else { (GROUP_V6, first) };
+            rustix::net::bind(&socket, &SocketAddrV6::new(group, PORT, 0, link))?;
             let join = |index: &u32| sockopt::set_ipv6_add_membership(&socket, &GROUP_V6, *index);
             let is_in = indices.iter().filter(|index| joined(join(index))).count() > 0;
             if !is_open {
@@ -356,10 +358,12 @@ mod tests {
         beside.follow(&[rail("127.0.0.1:0")]);
         let mut anywhere = Discovery::new(NodeId::numbered(2));
         anywhere.follow(&[rail("0.0.0.0:0")]);
+        let mut second = Discovery::new(NodeId::numbered(3));
+        second.follow(&[rail("127.0.0.2:0")]);
         assert_eq!(anywhere.poll_timeout(), None, "who is nowhere in particular does not say so");
         speaker.announce(&said(&key, &rails));
         assert!(!speaker.is_due());
-        for hearer in [&mut beside, &mut anywhere] {
+        for hearer in [&mut beside, &mut anywhere, &mut second] {
             let heard = hears(hearer, key.id(), 40);
             let address = heard.rails[0].unwrap().address;
             assert_eq!(RailAddress::try_from(address), Ok(rails[0].socket.local()));
@@ -369,6 +373,12 @@ mod tests {
         let behind = Rail { gateway: Some(rails[0].socket.local()), ..rail("127.0.0.1:0") };
         beside.follow(&[quiet, behind]);
         assert_eq!((beside.sockets().count(), beside.poll_timeout()), (0, None));
+    }
+
+    #[test]
+    fn whoever_is_no_node_yet_listens_over_both_kinds_of_ip() {
+        let has_ipv6 = std::net::UdpSocket::bind("[::]:0").is_ok();
+        assert_eq!(Discovery::listening(NodeId::default()).sockets().count(), 1 + usize::from(has_ipv6));
     }
 
     #[test]

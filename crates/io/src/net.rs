@@ -33,6 +33,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// Whether it is that of loopback, which has all addresses that are.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.address.is_some_and(|address| address.is_loopback())
+    }
+
     /// Whether what is sent by a socket with this device leaves here.
     pub(crate) fn carries(&self, device: Device) -> bool {
         match device {

@@ -103,6 +103,8 @@ pub struct Neighbourhood {
     functions: usize,
     next: Instant,
     spoken: Option<Instant>,
+    /// When what is over was forgotten last.
+    forgotten: Instant,
     /// Frames that were read, and those that were none.
     pub heard: u64,
     /// Frames that could not be read.
@@ -112,7 +114,16 @@ pub struct Neighbourhood {
 impl Neighbourhood {
     /// Nobody yet; the node says something of itself at once.
     pub fn new(now: Instant, own: NodeId) -> Self {
-        Self { own, nodes: BTreeMap::new(), functions: 0, next: now, spoken: None, heard: 0, malformed: 0 }
+        Self {
+            own,
+            nodes: BTreeMap::new(),
+            functions: 0,
+            next: now,
+            spoken: None,
+            forgotten: now,
+            heard: 0,
+            malformed: 0,
+        }
     }
 
     /// When the node has to say something of itself.
@@ -143,6 +154,10 @@ impl Neighbourhood {
         if id == self.own {
             return false;
         }
+        if now.since(self.forgotten) >= ANNOUNCE_EVERY {
+            // What is over takes no room from others, though nobody asks who is there.
+            self.forget(now);
+        }
         let known = self.nodes.get(&id).map(|it| it.incarnation);
         let is_new = known.is_none_or(|incarnation| incarnation != announcer.incarnation);
         if known.is_none() && self.nodes.len() >= NODES_MAX {
@@ -171,6 +186,12 @@ impl Neighbourhood {
 
     /// Those that are not forgotten.
     pub fn nodes(&mut self, now: Instant) -> impl Iterator<Item = (NodeId, &Neighbour)> {
+        self.forget(now);
+        self.nodes.iter().map(|(id, it)| (*id, it))
+    }
+
+    fn forget(&mut self, now: Instant) {
+        self.forgotten = now;
         self.nodes.retain(|_, it| !it.is_over(now, it.heard));
         for it in self.nodes.values_mut() {
             let limit = it.interval * PATIENCE;
@@ -181,7 +202,6 @@ impl Neighbourhood {
             it.contested = it.contested.filter(|at| now.since(*at) <= limit);
         }
         self.functions = self.nodes.values().map(|it| it.functions.len()).sum();
-        self.nodes.iter().map(|(id, it)| (*id, it))
     }
 }
 
@@ -364,8 +384,11 @@ mod tests {
             hear(&mut all, 1, &announcer(1), &items);
         }
         assert_eq!(all.functions, FUNCTIONS_MAX);
+        hear(&mut all, 15_100, &announcer(2), &[]);
+        assert_eq!((all.nodes.len(), all.functions), (1, 0), "what is over takes no room");
+        hear(&mut all, 15_100, &announcer(1), &[function("a")]);
         for number in 0..NODES_MAX as u16 {
-            hear(&mut all, 2 + u64::from(number), &announcer(number + 2), &[]);
+            hear(&mut all, 15_101 + u64::from(number), &announcer(number + 2), &[]);
         }
         assert_eq!((all.nodes.len(), all.functions), (NODES_MAX, 0), "who was heard longest ago makes room");
         assert!(!all.nodes.contains_key(&announcer(1).key.id()));
