@@ -28,6 +28,8 @@ pub const TAG_LEN: usize = 16;
 pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
 /// The largest frame: what one UDP datagram holds.
 pub const MAX_FRAME: usize = 65_507;
+/// The kind of a frame by which a node tells all others what it is: switches pass it on to each.
+pub const INFORMATION: u8 = 6;
 /// Switches that a frame may pass.
 const HOPS: u8 = 32;
 

@@ -8,6 +8,7 @@
 // For what is derived.
 extern crate self as base;
 
+mod bucket;
 pub mod frame;
 pub mod hash;
 pub mod ids;
@@ -19,6 +20,7 @@ mod rules;
 mod time;
 pub mod times;
 
+pub use bucket::Bucket;
 pub use impairment::{Arrival, Impairment, PPM};
 pub use payload::{INLINE_MAX, InlineBytes, PageSlice, Payload};
 pub use random::Random;

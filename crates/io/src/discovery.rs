@@ -1,11 +1,12 @@
 //! Information frames on a node's rails: it says there what it is and lends, and hears others
 //! ([`node::Neighbourhood`]).
 //!
-//! They go by multicast that leaves no segment (TTL 1), from a socket of their own for each rail: they take nothing from
-//! the sockets that cards read, and no card knows of them. A rail that is bound to no address in particular only
-//! listens, on all interfaces; one that leads to a switch, and one over Ethernet, does neither.
+//! They go by multicast that leaves no segment (over UDP with TTL 1), from a socket of their own for each rail: they take
+//! nothing from the sockets that cards read, and no card knows of them. A rail that is bound to no address in particular
+//! only listens, on all interfaces. On one that leads to a switch they go to that, which passes them on to all others;
+//! what comes there comes among the frames that the card takes, which hands it on ([`Discovery::hear`]).
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant as SystemInstant;
@@ -20,7 +21,8 @@ use crate::address::RailAddress;
 use crate::agent::Rail;
 use crate::event::Event;
 use crate::net::{Found, interfaces};
-use crate::rail::Device;
+use crate::rail::ethernet::{EVERYBODY, EthernetSocket, interface_name};
+use crate::rail::{self, Datagram, Device, RailSocket};
 
 /// Where information frames go over UDP: groups of a site (RFC 2365 §6.1) and of a link (RFC 4291 §2.7).
 pub const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 136, 181);
@@ -44,7 +46,7 @@ pub struct Said {
     pub incarnation: Incarnation,
     /// Its rails.
     pub rails: Vec<Item>,
-    /// What it lends in each group. The default group is told of the rails in any case.
+    /// What it lends in each group that it has to do with. Each is told of the rails.
     pub functions: Vec<(Group, Vec<Item>)>,
 }
 
@@ -72,14 +74,23 @@ pub struct Discovery {
     number: u64,
 }
 
-/// A rail's socket.
+/// A rail.
 struct End {
     rail: RailId,
     local: RailAddress,
+    gateway: Option<RailAddress>,
     /// `None`: it could not be opened.
-    socket: Option<OwnedFd>,
-    /// Where the node speaks; `None`: it only listens.
-    to: Option<SocketAddr>,
+    way: Option<Way>,
+}
+
+/// How information frames come and go on a rail.
+enum Way {
+    /// By multicast over UDP; without an address to send to it only listens.
+    Udp(OwnedFd, Option<SocketAddr>),
+    /// To everybody on the segment.
+    Ethernet(EthernetSocket),
+    /// To the switch, from the rail's own socket. What comes there the card takes.
+    Switch(Box<dyn RailSocket>, RailAddress),
 }
 
 impl Discovery {
@@ -89,14 +100,17 @@ impl Discovery {
         Self { known, began: SystemInstant::now(), ends: Vec::new(), number: 0 }
     }
 
-    /// One that only listens, on all interfaces, for whoever is no node yet.
-    pub fn listening(own: NodeId) -> Self {
+    /// One that only listens, for whoever is no node yet: over UDP on all interfaces, and over Ethernet by these, which
+    /// are [`EthernetSocket::for_everybody`].
+    pub fn listening(own: NodeId, ethernet: Vec<EthernetSocket>) -> Self {
         let mut all = Self::new(own);
         let anywhere = [SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), (Ipv6Addr::UNSPECIFIED, 0).into()];
-        for (rail, at) in RailId::ALL.into_iter().zip(anywhere) {
-            // Where one of them cannot be, the other may.
-            let Ok((socket, to)) = open(at, Device::Any) else { continue };
-            all.ends.push(End { rail, local: at.into(), socket: Some(socket), to });
+        let udp = anywhere.into_iter().map(|at| (RailAddress::from(at), open(at, Device::Any)));
+        let ethernet = ethernet.into_iter().map(|socket| (socket.local(), Ok(Way::Ethernet(socket))));
+        for (rail, (local, way)) in RailId::ALL.into_iter().cycle().zip(udp.chain(ethernet)) {
+            // Where one of them cannot be, the others may.
+            let Ok(way) = way else { continue };
+            all.ends.push(End { rail, local, gateway: None, way: Some(way) });
         }
         all
     }
@@ -107,36 +121,36 @@ impl Discovery {
 
     /// These are the rails now.
     pub fn follow(&mut self, rails: &[Rail]) {
-        let takes_part = |rail: &&Rail| rail.announces && rail.gateway.is_none();
+        let takes_part = |rail: &&Rail| rail.announces;
         let is_there = |end: &End| {
             let mut rails = rails.iter().filter(takes_part);
-            rails.any(|rail| (rail.id, rail.socket.local()) == (end.rail, end.local))
+            rails.any(|it| (it.id, it.socket.local(), it.gateway) == (end.rail, end.local, end.gateway))
         };
         self.ends.retain(is_there);
         for rail in rails.iter().filter(takes_part) {
-            let local = rail.socket.local();
-            let Some(at) = local.udp().filter(|_| self.ends.iter().all(|end| end.rail != rail.id)) else {
+            if self.ends.iter().any(|end| end.rail == rail.id) {
                 continue;
-            };
-            let (socket, to) = match open(at, rail.socket.device()) {
-                Ok((socket, to)) => (Some(socket), to),
-                Err(error) => {
-                    Event::RailUnannounced { rail: rail.name.clone(), error: error.to_string() }.say();
-                    (None, None)
-                }
-            };
-            self.ends.push(End { rail: rail.id, local, socket, to });
+            }
+            let way = way(rail).map_err(|error| {
+                Event::RailUnannounced { rail: rail.name.clone(), error: error.to_string() }.say();
+            });
+            let (local, gateway) = (rail.socket.local(), rail.gateway);
+            self.ends.push(End { rail: rail.id, local, gateway, way: way.ok() });
         }
     }
 
     /// What becomes readable when something has come.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.ends.iter().filter_map(|end| Some(end.socket.as_ref()?.as_fd()))
+        self.ends.iter().filter_map(|end| match end.way.as_ref()? {
+            Way::Udp(socket, _) => Some(socket.as_fd()),
+            Way::Ethernet(socket) => Some(socket.as_fd()),
+            Way::Switch(..) => None,
+        })
     }
 
     /// When the node has to speak; `None`: there is nowhere to.
     pub fn poll_timeout(&self) -> Option<SystemInstant> {
-        let speaks = self.ends.iter().any(|end| end.to.is_some());
+        let speaks = self.ends.iter().any(End::speaks);
         speaks.then(|| self.began + self.known.next().since(Instant::ZERO))
     }
 
@@ -149,30 +163,44 @@ impl Discovery {
     pub fn receive(&mut self) {
         let now = self.now();
         let mut bytes = [0; INFORMATION_MAX + 1];
-        for end in &self.ends {
-            let Some(socket) = &end.socket else { continue };
-            for _ in 0..AT_A_TIME {
-                let received = rustix::net::recvfrom(socket, &mut bytes, RecvFlags::DONTWAIT);
-                let Ok((_, len, Some(from))) = received else { break };
-                let Ok(from) = SocketAddr::try_from(from) else { continue };
-                self.known.hear(now, end.rail, &bytes[..len], |address| place(address, from));
+        for end in &mut self.ends {
+            match &mut end.way {
+                Some(Way::Udp(socket, _)) => {
+                    for _ in 0..AT_A_TIME {
+                        let received = rustix::net::recvfrom(&*socket, &mut bytes, RecvFlags::DONTWAIT);
+                        let Ok((_, len, Some(from))) = received else { break };
+                        let Ok(from) = SocketAddr::try_from(from) else { continue };
+                        self.known.hear(now, end.rail, &bytes[..len], |address| place(address, from));
+                    }
+                }
+                Some(Way::Ethernet(socket)) => {
+                    // An interface that is gone says so for ever; the rail of it does as well.
+                    let _ = socket.receive(AT_A_TIME, &mut |_, bytes| {
+                        self.known.hear(now, end.rail, bytes, as_it_is);
+                    });
+                }
+                Some(Way::Switch(..)) | None => {}
             }
+        }
+    }
+
+    /// Hears what a card has taken on a rail that leads to a switch.
+    pub fn hear(&mut self, rail: RailId, frame: &[u8]) {
+        // It may have gone meanwhile, or not take part.
+        if self.takes_part(rail) {
+            self.known.hear(self.now(), rail, frame, as_it_is);
         }
     }
 
     /// Says all this on all rails.
     pub fn announce(&mut self, said: &Said) {
         self.known.speak(self.now());
-        let no_functions = (Group::DEFAULT, Vec::new());
-        let is_default = |it: &(Group, Vec<Item>)| it.0 == Group::DEFAULT;
-        let beside = (!said.functions.iter().any(is_default)).then_some(&no_functions);
-        for (group, functions) in said.functions.iter().chain(beside) {
+        for (group, functions) in &said.functions {
             let items: Vec<Item> = said.rails.iter().chain(functions).copied().collect();
             let mut left = &items[..];
             loop {
                 let mut fitted = 0;
-                for end in &self.ends {
-                    let (Some(socket), Some(to)) = (&end.socket, end.to) else { continue };
+                for end in self.ends.iter_mut().filter(|end| end.speaks()) {
                     self.number += 1;
                     let announcer = Announcer {
                         key: said.key,
@@ -186,8 +214,7 @@ impl Discovery {
                     };
                     let (frame, taken) = write(&announcer, left);
                     fitted = taken;
-                    // One that is lost comes again.
-                    let _ = rustix::net::sendto(socket, &frame, SendFlags::DONTWAIT, &to);
+                    end.send(&frame);
                 }
                 left = &left[fitted..];
                 if left.is_empty() || fitted == 0 {
@@ -205,13 +232,54 @@ impl Discovery {
 
     /// Whether others are heard on this rail.
     pub fn takes_part(&self, rail: RailId) -> bool {
-        self.ends.iter().any(|end| end.rail == rail && end.socket.is_some())
+        self.ends.iter().any(|end| end.rail == rail && end.way.is_some())
     }
 
     /// Frames that were read, and those that were none.
     pub fn counts(&self) -> (u64, u64) {
         (self.known.heard, self.known.malformed)
     }
+}
+
+impl End {
+    fn speaks(&self) -> bool {
+        self.way.as_ref().is_some_and(|way| !matches!(way, Way::Udp(_, None)))
+    }
+
+    /// One that is lost comes again.
+    fn send(&mut self, frame: &[u8]) {
+        let send = |socket: &mut dyn RailSocket, to| {
+            let _ = socket.send_batch(&[Datagram { to, parts: &[IoSlice::new(frame)] }]);
+        };
+        match &mut self.way {
+            Some(Way::Udp(socket, Some(to))) => {
+                let _ = rustix::net::sendto(&*socket, frame, SendFlags::DONTWAIT, to);
+            }
+            Some(Way::Ethernet(socket)) => send(socket, RailAddress::Ethernet(EVERYBODY)),
+            Some(Way::Switch(socket, gateway)) => send(&mut **socket, *gateway),
+            Some(Way::Udp(_, None)) | None => {}
+        }
+    }
+}
+
+/// The way of a rail.
+fn way(rail: &Rail) -> io::Result<Way> {
+    match (rail.gateway, rail.socket.local(), rail.socket.device()) {
+        (Some(gateway), ..) => {
+            let copy = rail.socket.as_fd().try_clone_to_owned()?;
+            Ok(Way::Switch(rail::take_over(copy, false)?, gateway))
+        }
+        (None, RailAddress::Ethernet(_), Device::Index(index)) => {
+            let name = interface_name(index).ok_or(rustix::io::Errno::NODEV)?;
+            EthernetSocket::for_everybody(&name).map(Way::Ethernet)
+        }
+        (None, local, device) => open(local.udp().ok_or(rustix::io::Errno::AFNOSUPPORT)?, device),
+    }
+}
+
+/// An address as a frame has it.
+fn as_it_is(address: [u8; 28]) -> Option<Address> {
+    RailAddress::try_from(Address(address)).ok().map(Address::from)
 }
 
 /// An address as a frame has it, with the IP address of who sent that where it names none.
@@ -231,8 +299,8 @@ fn place(address: [u8; 28], from: SocketAddr) -> Option<Address> {
     Some(address.into())
 }
 
-/// The socket of a rail at `local`, and where the node speaks on it.
-fn open(local: SocketAddr, device: Device) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
+/// The way of a rail at `local`.
+fn open(local: SocketAddr, device: Device) -> io::Result<Way> {
     let found = interfaces();
     let is_open = local.ip().is_unspecified();
     let leads_there = |it: &&Found| match local.ip() {
@@ -284,7 +352,7 @@ fn open(local: SocketAddr, device: Device) -> io::Result<(OwnedFd, Option<Socket
         }
     };
     is_in.then_some(()).ok_or(rustix::io::Errno::NODEV)?;
-    Ok((socket, (!is_open).then_some(to)))
+    Ok(Way::Udp(socket, (!is_open).then_some(to)))
 }
 
 fn set(socket: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
@@ -369,16 +437,43 @@ mod tests {
             assert_eq!(RailAddress::try_from(address), Ok(rails[0].socket.local()));
             assert!(heard.heard_on[0].is_some());
         }
-        let quiet = Rail { announces: false, ..rail("127.0.0.1:0") };
-        let behind = Rail { gateway: Some(rails[0].socket.local()), ..rail("127.0.0.1:0") };
-        beside.follow(&[quiet, behind]);
+        beside.follow(&[Rail { announces: false, ..rail("127.0.0.1:0") }]);
         assert_eq!((beside.sockets().count(), beside.poll_timeout()), (0, None));
+    }
+
+    /// It says to the switch what it says, from its rail's own socket, and hears what the card took there.
+    #[test]
+    fn behind_a_switch_all_is_said_to_the_switch() {
+        let key = NodeKey::new([3; 32]);
+        let switch = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        switch.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+        let gateway = Some(RailAddress::from(switch.local_addr().unwrap()));
+        let behind = Rail { gateway, ..rail("127.0.0.1:0") };
+        let local = behind.socket.local();
+        let rails = [behind];
+        let mut speaker = Discovery::new(key.id());
+        speaker.follow(&rails);
+        assert_eq!(speaker.sockets().count(), 0, "what comes there is the card's");
+        assert!(speaker.is_due());
+        speaker.announce(&said(&key, &rails));
+        let mut frame = [0; INFORMATION_MAX];
+        let (len, from) = switch.recv_from(&mut frame).unwrap();
+        assert_eq!(RailAddress::from(from), local);
+        let mut hearer = Discovery::new(NodeId::numbered(1));
+        hearer.follow(&[Rail { gateway, ..rail("127.0.0.1:0") }]);
+        hearer.hear(RailId::ALL[0], &frame[..len]);
+        hearer.hear(RailId::ALL[1], &frame[..len]);
+        assert_eq!(hearer.counts(), (1, 0), "it has no other rail");
+        assert!(hearer.nodes().1.any(|(id, it)| id == key.id() && it.rails[0].is_some()));
     }
 
     #[test]
     fn whoever_is_no_node_yet_listens_over_both_kinds_of_ip() {
         let has_ipv6 = std::net::UdpSocket::bind("[::]:0").is_ok();
-        assert_eq!(Discovery::listening(NodeId::default()).sockets().count(), 1 + usize::from(has_ipv6));
+        assert_eq!(
+            Discovery::listening(NodeId::default(), Vec::new()).sockets().count(),
+            1 + usize::from(has_ipv6)
+        );
     }
 
     #[test]

@@ -178,6 +178,8 @@ pub(crate) enum ToAgent {
     Located(Whereabouts),
     /// The client of a parked connection is gone. The kernel's number for its socket.
     Unparked { number: u64 },
+    /// An information frame has come on this rail, from a switch.
+    Heard(RailId, Hex),
 }
 
 /// What a card says of a loan.

@@ -74,6 +74,11 @@ impl<M: Message> Outbox<M> {
         self.waiting.insert(first.unwrap_or(self.waiting.len()), message);
     }
 
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// A message about the loan that has this place.
     pub(crate) fn of(&self, place: usize, what: impl Into<M::OfLoan>) -> M {
         let life = self.lives.get(place).copied().unwrap_or_default();

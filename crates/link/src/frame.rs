@@ -4,6 +4,7 @@
 //! on, the destination's the one that it comes on: together they are its path. In messages of a handshake, whose tag is
 //! a mark of who knows its receiver, all that says nothing is zero.
 
+use base::frame::INFORMATION;
 pub use base::frame::{
     HEADER_LEN, MAX_FRAME, OVERHEAD, Prefix, ROUTE, RawHeader, Route, TAG_LEN, VERSION, group_of,
 };
@@ -38,7 +39,7 @@ pub enum Kind {
     /// Whoever calls shall say once more from where, with what is in here: the answer of a node under load.
     Cookie = 5,
     /// What a node says of itself to everybody ([`crate::information`]).
-    Information = 6,
+    Information = INFORMATION,
 }
 
 /// A header whose values have been checked.

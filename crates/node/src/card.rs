@@ -17,7 +17,7 @@ use std::rc::Rc;
 use base::ids::{Group, Incarnation, LifeId, NodeId, RailId, StreamId};
 use base::ledger::{Hook, LedgerError, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::times::HOLD;
-use base::{Instant, Rule};
+use base::{Bucket, Instant, Rule};
 use device::{Limit, MEDIA_PAGES, MediaError, MediaFunction, MediaId, MediaKind, MediaOp};
 use fabric::{Decoder, WindowError};
 use host::vfio_user::SlotConfigError;
@@ -26,7 +26,7 @@ use link::{KEY_BYTES, PublicKey, Secret, State, Stream, Tenancy};
 
 use crate::apertures::Target;
 use crate::borrower::BorrowedDrive;
-use crate::bucket::Bucket;
+
 use crate::card::frames::Reply;
 use crate::cells::{Address, LedgerLoans, LoanParts, NodeLedger, drive_owner};
 use crate::config::{CardConfig, LoanConfig, LoanRole};

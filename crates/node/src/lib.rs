@@ -21,7 +21,6 @@
 pub mod agent;
 mod apertures;
 mod borrower;
-mod bucket;
 mod card;
 mod cells;
 mod config;

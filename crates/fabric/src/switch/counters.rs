@@ -19,6 +19,10 @@ pub enum Reason {
     NoRoute,
     /// Its destination lies where it came from.
     Returning,
+    /// It is for everybody, and comes by the port that is not in use toward its source.
+    Duplicate,
+    /// It is for everybody, and such frames come too often.
+    TooOften,
     /// It has passed as many switches as it may.
     Hops,
     /// The queue of the port where it was to leave is full.
@@ -31,7 +35,7 @@ pub enum Reason {
 
 impl Reason {
     /// How many there are.
-    pub const COUNT: usize = 12;
+    pub const COUNT: usize = 14;
     /// All.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Malformed,
@@ -42,6 +46,8 @@ impl Reason {
         Self::Unaddressed,
         Self::NoRoute,
         Self::Returning,
+        Self::Duplicate,
+        Self::TooOften,
         Self::Hops,
         Self::QueueFull,
         Self::TooLarge,
@@ -64,6 +70,8 @@ impl Reason {
             Self::Unaddressed => "unaddressed",
             Self::NoRoute => "no_route",
             Self::Returning => "returning",
+            Self::Duplicate => "duplicate",
+            Self::TooOften => "too_often",
             Self::Hops => "hops",
             Self::QueueFull => "queue_full",
             Self::TooLarge => "too_large",
@@ -82,6 +90,8 @@ impl Reason {
             Self::Unaddressed => "they name no destination",
             Self::NoRoute => "their destination is in no port's range",
             Self::Returning => "their destination lies behind the port that they came in by",
+            Self::Duplicate => "they are for everybody, and come by another port as well",
+            Self::TooOften => "they are for everybody, and more come than announcements of a fabric can be",
             Self::Hops => "they have passed too many switches: do switches lead to each other in a circle?",
             Self::QueueFull => "they come faster than the port sends",
             Self::TooLarge => {
@@ -92,9 +102,9 @@ impl Reason {
     }
 
     /// Whether it happens in good order, so that nobody need look: each second call of a node that calls again names
-    /// no destination.
+    /// no destination, and what is for everybody comes by both ports of a pair.
     pub const fn is_expected(self) -> bool {
-        matches!(self, Self::Unaddressed)
+        matches!(self, Self::Unaddressed | Self::Duplicate)
     }
 }
 

@@ -14,7 +14,11 @@
 //! 4. Its destination lies in a range of the partition, else it leaves by the default port; never where it came in.
 //! 5. It may pass one switch more.
 //!
-//! So no more frames leave than come, but for multicast: at most one for each other port of the partition.
+//! Information frames name no destination: each leaves by all ways of the partition but the one that it came by, if it
+//! has come by the port in use toward its source, so that of two ports that lead to the same one only passes it on, and
+//! never more often than [`INFORMATION_EVERY`].
+//!
+//! So no more frames leave than come, but for these and for multicast: at most one for each other port of the partition.
 //!
 //! Left out: sockets, queues and addresses (`io::switch`).
 
@@ -22,8 +26,10 @@ mod counters;
 mod ports;
 mod table;
 
+use core::time::Duration;
+
 use base::Instant;
-use base::frame::{HEADER_LEN, MAX_FRAME, OVERHEAD, Prefix, ROUTE, RawHeader, Route, VERSION};
+use base::frame::{HEADER_LEN, INFORMATION, MAX_FRAME, OVERHEAD, Prefix, ROUTE, RawHeader, Route, VERSION};
 use base::ids::{DomainId, Group};
 use zerocopy::FromBytes;
 
@@ -44,6 +50,11 @@ pub const MAX_RANGES: usize = 4096;
 pub const MAX_PARTITIONS: usize = 64;
 /// Most multicast groups.
 pub const MAX_MULTICASTS: usize = 256;
+
+/// Most information frames that a port takes at once.
+pub const INFORMATION_BURST: u32 = 4096;
+/// After that there is one more.
+pub const INFORMATION_EVERY: Duration = Duration::from_millis(1);
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +77,7 @@ pub struct Switch {
 impl Switch {
     /// One with this table, of which no port has been heard.
     pub fn new(table: Table) -> Self {
-        let ports = table.ports().map(|_| PortState::default()).collect();
+        let ports = table.ports().map(|_| PortState::new()).collect();
         Self { table, ports }
     }
 
@@ -99,31 +110,45 @@ impl Switch {
         if !partition.groups.contains(header.group) {
             return Err(Reason::ForeignGroup);
         }
-        if !matches!(partition.find(header.source), Some(Target::Port(home)) if self.table.is_way(home, port))
-        {
-            return Err(Reason::ForgedSource);
-        }
+        let home = match partition.find(header.source) {
+            Some(Target::Port(home)) if self.table.is_way(home, port) => home,
+            _ => return Err(Reason::ForgedSource),
+        };
         self.ports[port.index()].heard = Some(now);
-        if header.destination & DOMAIN_BITS == 0 {
+        if header.destination & DOMAIN_BITS == 0 && header.kind != INFORMATION {
             return Err(Reason::Unaddressed);
         }
-        let decision = match partition.find(header.destination).ok_or(Reason::NoRoute)? {
-            Target::Port(home) if self.table.is_way(home, port) => return Err(Reason::Returning),
-            Target::Port(home) => Decision::Forward(self.way(now, home)),
-            Target::Multicast(multicast) => {
-                let others =
-                    self.table.members(multicast).iter().filter(|home| !self.table.is_way(*home, port));
-                let ways: PortSet = others.map(|home| self.way(now, home)).collect();
-                if ways.is_empty() {
-                    return Err(Reason::Returning);
-                }
-                Decision::Copy(ways)
-            }
+        let decision = match header.destination & DOMAIN_BITS {
+            0 => self.flood(now, port, home)?,
+            _ => match partition.find(header.destination).ok_or(Reason::NoRoute)? {
+                Target::Port(home) if self.table.is_way(home, port) => return Err(Reason::Returning),
+                Target::Port(home) => Decision::Forward(self.way(now, home)),
+                Target::Multicast(multicast) => self.copy(now, port, self.table.members(multicast))?,
+            },
         };
         let hops_left = header.route.hops_left.checked_sub(1).ok_or(Reason::Hops)?;
         // The header was read from there: the frame is as long.
         frame[ROUTE] = Route { hops_left, ..header.route }.byte();
         Ok(decision)
+    }
+
+    /// What becomes of a frame for all others of the partition that has come in by `port`, from behind `home`.
+    fn flood(&mut self, now: Instant, port: PortId, home: PortId) -> Result<Decision, Reason> {
+        // It comes by both, or round a circle of pairs: one of them is enough.
+        if self.way(now, home) != port {
+            return Err(Reason::Duplicate);
+        }
+        if !self.ports[port.index()].information.take(now) {
+            return Err(Reason::TooOften);
+        }
+        self.copy(now, port, self.table.partition_of(port).homes)
+    }
+
+    /// What becomes of a frame for all of `homes` that has come in by `port`.
+    fn copy(&self, now: Instant, port: PortId, homes: PortSet) -> Result<Decision, Reason> {
+        let others = homes.iter().filter(|home| !self.table.is_way(*home, port));
+        let ways: PortSet = others.map(|home| self.way(now, home)).collect();
+        if ways.is_empty() { Err(Reason::Returning) } else { Ok(Decision::Copy(ways)) }
     }
 
     /// The port by which frames for `home` leave now: itself, or the one that stands by for it.
@@ -192,6 +217,7 @@ const DOMAIN_BITS: u32 = (1 << DomainId::BITS) - 1;
 
 /// What a switch reads of a frame.
 struct Header {
+    kind: u8,
     route: Route,
     destination: u32,
     source: u32,
@@ -214,7 +240,8 @@ impl Header {
         if raw.fabric.get() != fabric {
             return Err(Reason::OtherFabric);
         }
-        Ok(Self { route: Route::from_byte(raw.route), destination, source, group: Group(raw.group.get()) })
+        let (kind, route) = (raw.kind, Route::from_byte(raw.route));
+        Ok(Self { kind, route, destination, source, group: Group(raw.group.get()) })
     }
 }
 

@@ -1,9 +1,9 @@
 //! Ports, sets of them, and which of two is used.
 
-use base::Instant;
 use base::times::RAIL_VERDICT;
+use base::{Bucket, Instant};
 
-use super::{MAX_PORTS, PortCounters};
+use super::{INFORMATION_BURST, INFORMATION_EVERY, MAX_PORTS, PortCounters};
 
 /// A port: its place in the switch's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -69,16 +69,23 @@ impl FromIterator<PortId> for PortSet {
 }
 
 /// What a switch remembers of a port.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PortState {
     pub(super) counters: PortCounters,
     /// When a frame that may come in by it has come last.
     pub(super) heard: Option<Instant>,
     /// Its interface does not run.
     pub(super) is_down: bool,
+    /// How many information frames it takes.
+    pub(super) information: Bucket,
 }
 
 impl PortState {
+    pub(super) fn new() -> Self {
+        let information = Bucket::full(INFORMATION_BURST, INFORMATION_EVERY, Instant::ZERO);
+        Self { counters: PortCounters::default(), heard: None, is_down: false, information }
+    }
+
     pub(super) fn is_up(&self, now: Instant) -> bool {
         !self.is_down && self.heard.is_some_and(|heard| now.since(heard) < RAIL_VERDICT)
     }

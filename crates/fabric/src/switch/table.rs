@@ -239,6 +239,8 @@ pub(super) struct Partition {
     /// Sorted; no two overlap.
     entries: Vec<Entry>,
     default: Option<PortId>,
+    /// Its ports, but for those that stand by for others.
+    pub(super) homes: PortSet,
 }
 
 impl Partition {
@@ -300,7 +302,13 @@ impl Table {
         let id =
             |port: usize| PortId::new(port).expect("there are no more than MAX_PORTS, which was checked");
         let mut partitions: Vec<Partition> = effective(&spec)
-            .map(|(name, groups)| Partition { name, groups, entries: Vec::new(), default: None })
+            .map(|(name, groups)| Partition {
+                name,
+                groups,
+                entries: Vec::new(),
+                default: None,
+                homes: PortSet::default(),
+            })
             .collect();
         for (port, it) in spec.ports.iter().enumerate() {
             let partition = &mut partitions[partition_of[port]];
@@ -308,6 +316,9 @@ impl Table {
             partition.entries.extend(it.ranges.iter().map(|range| Entry { range: *range, target }));
             if it.is_default {
                 partition.default = Some(id(port));
+            }
+            if it.standby_for.is_none() {
+                partition.homes.insert(id(port));
             }
         }
         for ((at, multicast), partition) in (0..).zip(&spec.multicasts).zip(members) {

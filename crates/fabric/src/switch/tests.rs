@@ -104,6 +104,9 @@ impl Script {
                 if let Some(fabric) = rest.get("fabric") {
                     frame[4] = fabric.parse().unwrap();
                 }
+                if let Some(kind) = rest.get("kind") {
+                    frame[1] = kind.parse().unwrap();
+                }
                 if rest.has("wide") {
                     frame[11] = 1;
                 }
@@ -289,6 +292,31 @@ fn two_ports_that_lead_to_the_same() {
 }
 
 #[test]
+fn what_a_node_says_to_everybody() {
+    script("information.txt");
+}
+
+/// Whoever shouts takes the room of his own port only.
+#[test]
+fn only_so_much_is_forwarded_to_everybody() {
+    let mut switch = switch();
+    let mut shout = |now: Instant, port: usize, from: u32| {
+        let mut bytes = frame(from, 0, 1, Route::START, 80);
+        bytes[1] = INFORMATION;
+        switch.forward(now, PortId::new(port).unwrap(), &mut bytes)
+    };
+    let now = Instant::ZERO + Duration::from_secs(1);
+    for _ in 0..INFORMATION_BURST {
+        assert!(matches!(shout(now, 0, 1), Decision::Copy(ways) if ways.len() == 2));
+    }
+    assert_eq!(shout(now, 0, 1), Decision::Drop(Reason::TooOften));
+    assert!(matches!(shout(now, 1, 4), Decision::Copy(_)), "another port has room of its own");
+    let later = now + INFORMATION_EVERY;
+    assert!(matches!(shout(later, 0, 1), Decision::Copy(_)));
+    assert_eq!(shout(later, 0, 1), Decision::Drop(Reason::TooOften));
+}
+
+#[test]
 fn several_switches() {
     script("several.txt");
 }
@@ -364,12 +392,14 @@ proptest! {
     /// The same of frames that are nearly right.
     #[test]
     fn what_leaves_was_meant_for_there(
-        frames in proptest::collection::vec((0..6_usize, 0..16_u32, 0..4_u32, 0..16_u32, 0..4_u32, 0..5_u16, 0..4_u8), 0..200),
+        frames in proptest::collection::vec(
+            ((0..6_usize, 0..16_u32, 0..4_u32, 0..16_u32, 0..4_u32), (0..5_u16, 0..4_u8, 5..7_u8)), 0..200),
     ) {
         let mut switch = switch();
-        for (port, from, from_rail, to, to_rail, group, hops_left) in frames {
+        for ((port, from, from_rail, to, to_rail), (group, hops_left, kind)) in frames {
             let (from, to) = (from | from_rail << 18, to | to_rail << 18);
-            let bytes = frame(from, to, group, Route { hops_left, congestion: 1 }, 90);
+            let mut bytes = frame(from, to, group, Route { hops_left, congestion: 1 }, 90);
+            bytes[1] = kind;
             check(&mut switch, PortId::new(port).unwrap(), bytes)?;
         }
     }

@@ -68,6 +68,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many clients of one socket a turn looks at, since there is more to do: who waits is told of again.
 const ACCEPTS_A_TURN: usize = 16;
 
+/// Information frames that wait for the role.
+const HEARD_MAX: usize = 256;
+
 /// A node as its role wants it.
 pub struct NodeSpec {
     /// Its name.
@@ -341,6 +344,8 @@ pub struct Agent {
     core: node::agent::Agent,
     /// What says what has happened.
     log: log::Log,
+    /// Information frames that the role has not taken yet.
+    heard: Vec<(RailId, Vec<u8>)>,
     /// What it wants of the role.
     wants: Vec<AgentEvent>,
     /// What has gone wrong since the last turn.
@@ -428,6 +433,7 @@ impl Agent {
             leaving: Vec::new(),
             withdrawn: Vec::new(),
             log: log::Log::default(),
+            heard: Vec::new(),
         };
         agent.tell_of_ring();
         agent.start_first_card()?;
@@ -513,6 +519,11 @@ impl Agent {
                 card.outbox.push(message);
             }
         }
+    }
+
+    /// Information frames that the card has taken from switches since this was asked last, with their rails.
+    pub fn take_heard(&mut self) -> Vec<(RailId, Vec<u8>)> {
+        std::mem::take(&mut self.heard)
     }
 
     /// Asks the card to give everything back: [`AgentEvent::GivenBack`] follows for each borrowed loan that was
@@ -659,6 +670,11 @@ impl Agent {
                 }
                 ToAgent::Located(holder) => self.note_holder(holder),
                 ToAgent::Unparked { number } => self.slots.unpark(number),
+                // Who does not take them in time hears them again.
+                ToAgent::Heard(rail, Hex(frame)) if self.heard.len() < HEARD_MAX => {
+                    self.heard.push((rail, frame));
+                }
+                ToAgent::Heard(..) => {}
             }
         }
         self.tell_card();

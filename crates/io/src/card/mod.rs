@@ -7,6 +7,7 @@ mod bytes;
 mod edges;
 pub(crate) mod flash;
 mod flushes;
+mod heard;
 mod input;
 mod load;
 pub(crate) mod media;
@@ -606,6 +607,12 @@ impl<'m> Driver<'m> {
             self.to_agent.push(message);
         }
         if self.to_agent.is_due() {
+            self.to_agent.flush(self.messages.as_fd(), |_| Enclosure::None);
+        }
+        // What the agent cares for more does not wait for these.
+        while self.to_agent.is_empty() {
+            let Some((rail, frame)) = self.rails.heard().next() else { break };
+            self.to_agent.push(ToAgent::Heard(rail, Hex(frame)));
             self.to_agent.flush(self.messages.as_fd(), |_| Enclosure::None);
         }
         Ok(())

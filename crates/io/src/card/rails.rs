@@ -5,6 +5,7 @@ use base::Instant;
 use base::ids::{CardGeneration, RailId};
 use node::{Card, Egress, FrameBuffers, RailConfig};
 
+use super::heard::Heard;
 use super::shm::ShmPaths;
 use super::{HOT, token};
 use crate::address::RailAddress;
@@ -29,6 +30,7 @@ pub(super) struct Rails<'m> {
     generation: CardGeneration,
     buffer: Box<[u8]>,
     frames: Vec<Frame>,
+    heard: Heard,
 }
 
 struct Rail<'m> {
@@ -78,7 +80,8 @@ impl<'m> Rails<'m> {
     ) -> io::Result<Self> {
         let (buffer, frames) = (vec![0; SEND_BYTES].into(), Vec::with_capacity(SEND_FRAMES));
         let rails = [const { None }; RailId::COUNT];
-        let mut all = Self { rails, shared, generation: plan.card.generation, buffer, frames };
+        let (generation, heard) = (plan.card.generation, Heard::new(super::now()));
+        let mut all = Self { rails, shared, generation, buffer, frames, heard };
         for ((id, rail), socket) in plan.rails.iter().zip(sockets) {
             let no_such = || io::Error::other("the plan has a rail that the card is not told of");
             let config = plan.card.rails[id.index()].ok_or_else(no_such)?;
@@ -122,6 +125,11 @@ impl<'m> Rails<'m> {
         }
     }
 
+    /// What is the agent's of what has come.
+    pub(super) fn heard(&mut self) -> &mut Heard {
+        &mut self.heard
+    }
+
     /// As the card proper knows them.
     pub(super) fn configs(&self) -> node::Rails {
         RailId::ALL.map(|id| Some(self.rails[id.index()].as_ref()?.config))
@@ -138,7 +146,7 @@ impl<'m> Rails<'m> {
         // What was readable on a rail that is gone is of no use.
         let Some(rail) = self.rails.get_mut(index).and_then(Option::as_mut) else { return Ok(false) };
         let (socket, incoming, impairment) = (&mut rail.socket, &mut rail.incoming, rail.impairment);
-        let (id, gateway) = (RailId::ALL[index], rail.gateway);
+        let (id, gateway, heard) = (RailId::ALL[index], rail.gateway, &mut self.heard);
         let (impaired, captured) = (impairment.is_active(), captures.are_active());
         let received = socket.receive(RECEIVE_LIMIT, &mut |from, bytes| {
             let at = now.as_nanos();
@@ -146,8 +154,10 @@ impl<'m> Rails<'m> {
                 if captured {
                     captures.record(index, false, bytes, &mut |it, is_sent| card.reveal(it, is_sent));
                 }
-                // Whoever it is from is reached by the switch: several may be, and the frame says which it is.
-                card.handle_frame(now, id, gateway.unwrap_or(from).into(), bytes);
+                if !heard.take(now, id, (from, gateway), bytes) {
+                    // Whoever it is from is reached by the switch: several may be, and the frame says which it is.
+                    card.handle_frame(now, id, gateway.unwrap_or(from).into(), bytes);
+                }
             }
         })?;
         rail.more = received.more;
@@ -173,11 +183,13 @@ impl<'m> Rails<'m> {
             }
             let Some(rail) = &mut self.rails[id.index()] else { continue };
             if !rail.incoming.is_empty() {
-                let gateway = rail.gateway;
+                let (gateway, heard) = (rail.gateway, &mut self.heard);
                 rail.incoming.release(rail.impairment, now.as_nanos(), |from, bytes| {
                     busy = true;
                     captures.record(id.index(), false, bytes, &mut |it, is_sent| card.reveal(it, is_sent));
-                    card.handle_frame(now, id, gateway.unwrap_or(from).into(), bytes);
+                    if !heard.take(now, id, (from, gateway), bytes) {
+                        card.handle_frame(now, id, gateway.unwrap_or(from).into(), bytes);
+                    }
                 });
             }
         }

@@ -29,6 +29,8 @@ use crate::address::RailAddress;
 
 /// The protocol of frames: the first of those for local experiments (IEEE 802 §9.2.4).
 pub const ETHERTYPE: u16 = 0x88b5;
+/// Where information frames go: a group address of nobody's but this machine's to give (IEEE 802 §8.2.2).
+pub const EVERYBODY: Mac = Mac([0x03, 0x00, 0x88, 0xb5, 0x00, 0x01]);
 /// Frames of the fewest bytes that a rail is of use with: a handshake's first message has to fit.
 pub const MIN_MTU: u32 = 1280;
 
@@ -40,6 +42,8 @@ const VLAN: u16 = 0x0fff;
 const HEADER_BYTES: usize = 14;
 
 /// Options and flags of `linux/if_packet.h`.
+const PACKET_ADD_MEMBERSHIP: libc::c_int = 1;
+const PACKET_MR_MULTICAST: libc::c_ushort = 0;
 const PACKET_AUXDATA: libc::c_int = 8;
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
@@ -181,6 +185,32 @@ impl EthernetSocket {
         if interface.mtu < MIN_MTU {
             return Err(Errno::MSGSIZE.into());
         }
+        Self::bind(interface.index, libc::PACKET_HOST, options)
+    }
+
+    /// Opens a socket on the interface of this name that takes what was sent to [`EVERYBODY`], and nothing else.
+    ///
+    /// # Errors
+    /// `EPERM`: it takes `CAP_NET_RAW`. `ENODEV`, `EOPNOTSUPP`: as [`Interface::find`].
+    pub fn for_everybody(name: &str) -> io::Result<Self> {
+        let index = Interface::find(name)?.index;
+        let options =
+            RailOptions { receive_buffer_bytes: 1 << 20, send_buffer_bytes: 1 << 20, offload: false };
+        let socket = Self::bind(index, libc::PACKET_MULTICAST, &options)?;
+        let mut address = [0; 8];
+        address[..6].copy_from_slice(&EVERYBODY.0);
+        let joined = libc::packet_mreq {
+            mr_ifindex: index as libc::c_int,
+            mr_type: PACKET_MR_MULTICAST,
+            mr_alen: EVERYBODY.0.len() as libc::c_ushort,
+            mr_address: address,
+        };
+        set_option(socket.as_fd().as_raw_fd(), libc::SOL_PACKET, PACKET_ADD_MEMBERSHIP, &joined)?;
+        Ok(socket)
+    }
+
+    /// A socket that takes packets of this type (packet(7)).
+    fn bind(index: u32, packet_type: u8, options: &RailOptions) -> io::Result<Self> {
         let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: a plain system call. Protocol 0: nothing comes before the filter is there.
         let fd = unsafe { libc::socket(libc::AF_PACKET, flags, 0) };
@@ -189,14 +219,14 @@ impl EthernetSocket {
         }
         // SAFETY: the descriptor was just opened and is nobody else's.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        attach_filter(fd.as_raw_fd())?;
+        attach_filter(fd.as_raw_fd(), packet_type)?;
         set_option(fd.as_raw_fd(), libc::SOL_PACKET, PACKET_AUXDATA, &1_i32)?;
         // Kernels before 4.20 refuse; the filter drops what leaves as well.
         let _ = set_option(fd.as_raw_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32);
         enlarge_buffers(fd.as_fd(), options);
         let mut at = link_address();
         at.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        at.sll_ifindex = interface.index as libc::c_int;
+        at.sll_ifindex = index as libc::c_int;
         let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: an address of that length, which the call only reads.
         if unsafe { libc::bind(fd.as_raw_fd(), (&raw const at).cast(), len) } != 0 {
@@ -230,12 +260,17 @@ impl EthernetSocket {
     /// The name that its interface has now, if it is still there.
     #[must_use]
     pub fn interface(&self) -> Option<String> {
-        let mut name = [0; libc::IF_NAMESIZE];
-        // SAFETY: room for the longest name of an interface, which the call ends with a zero.
-        let named = unsafe { libc::if_indextoname(self.index, name.as_mut_ptr()) };
-        // SAFETY: it has just been written, as a C string.
-        (!named.is_null()).then(|| unsafe { CStr::from_ptr(named) }.to_string_lossy().into_owned())
+        interface_name(self.index)
     }
+}
+
+/// The name that the interface with this number has now, if it is there.
+pub(crate) fn interface_name(index: u32) -> Option<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: room for the longest name of an interface, which the call ends with a zero.
+    let named = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    // SAFETY: it has just been written, as a C string.
+    (!named.is_null()).then(|| unsafe { CStr::from_ptr(named) }.to_string_lossy().into_owned())
 }
 
 impl RailSocket for EthernetSocket {
@@ -325,16 +360,14 @@ fn link_address() -> libc::sockaddr_ll {
     address
 }
 
-/// Lets through what has come for this machine, with a tag and our protocol. What is loaded from below zero is not of
+/// Lets through packets of one type, with a tag and our protocol: a rail takes what has come for this machine alone. What is loaded from below zero is not of
 /// the packet, but what the kernel knows of it (Linux `Documentation/networking/filter.rst`).
-fn attach_filter(fd: RawFd) -> io::Result<()> {
+fn attach_filter(fd: RawFd, packet_type: u8) -> io::Result<()> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
     const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let known = |what: libc::c_int| (libc::SKF_AD_OFF + what) as u32;
-    let other_host = u32::from(libc::PACKET_OTHERHOST);
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut steps = [
         step(LOAD_HALF, 0, 0, 12),
@@ -342,7 +375,7 @@ fn attach_filter(fd: RawFd) -> io::Result<()> {
         step(LOAD_WORD, 0, 0, known(libc::SKF_AD_VLAN_TAG_PRESENT)),
         step(IF_EQUAL, 3, 0, 0),
         step(LOAD_WORD, 0, 0, known(libc::SKF_AD_PKTTYPE)),
-        step(IF_AT_LEAST, 1, 0, other_host),
+        step(IF_EQUAL, 0, 1, packet_type.into()),
         step(RETURN, 0, 0, u32::MAX),
         step(RETURN, 0, 0, 0),
     ];

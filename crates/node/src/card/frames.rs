@@ -3,14 +3,13 @@
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use base::Instant;
 use base::ids::{Group, NodeId, RailId};
+use base::{Bucket, Instant};
 use link::frame::{FrameError, Header, Kind};
 use link::pair::{Call, Event, Heard, LobbyConfig, OpenRefusal, Presence, Reception, Refusal, Said, Why};
 use link::{Notice, NoticeCause, PathId};
 
 use super::{Card, CardEvent, Egress, FrameBuffers, Outgoing};
-use crate::bucket::Bucket;
 use crate::cells::Address;
 use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::loan::Loan;

@@ -6,10 +6,9 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use base::Instant;
+use base::{Bucket, Instant};
 use link::{CallName, PathId};
 
-use crate::bucket::Bucket;
 use crate::cells::Address;
 
 /// First messages that are remembered with their addresses: as many as come in one turn of a card, 64 on each rail.

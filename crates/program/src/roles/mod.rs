@@ -24,6 +24,7 @@ use std::time::Duration;
 use base::ids::{DomainBlock, NodeId};
 use io::address::{Addresses, RailAddress};
 use io::agent::LoanSpec;
+use io::rail::ethernet::EthernetSocket;
 use node::Protection;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
@@ -79,12 +80,16 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     node.serve(&mut serve::Nothing)
 }
 
-/// Where the lender of a line, which calls itself `node`, is now: the line with those addresses.
+/// Where the lender of a line, which calls itself `node`, is now: the line with those addresses. It is listened for
+/// over UDP on all interfaces, and over Ethernet on these.
 ///
 /// # Errors
-/// It was not heard in time, or is somebody else.
-pub fn locate(node: &str, line: &Line, patience: Duration) -> Result<Line, Failure> {
-    neighbourhood::locate(node, line, patience)
+/// It was not heard in time, or is somebody else; there is no such interface.
+pub fn locate(node: &str, line: &Line, ethernet: &[String], patience: Duration) -> Result<Line, Failure> {
+    let listen =
+        |name: &String| EthernetSocket::for_everybody(name).map_err(|error| rails::unopened(name, &error));
+    let sockets = ethernet.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+    neighbourhood::locate(node, line, sockets, patience)
 }
 
 /// `causeway borrow`: serves until SIGTERM.

@@ -6,6 +6,7 @@ use base::ids::{Group, NodeId};
 use io::address::{Addresses, RailAddress};
 use io::agent::{Agent, Rail};
 use io::discovery::{Discovery, Said};
+use io::rail::ethernet::EthernetSocket;
 use node::information::Item;
 use node::{Address, Name, Neighbour};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -26,17 +27,19 @@ pub(super) fn said(agent: &Agent) -> Said {
         gateway: rail.gateway.map_or([0; 28], |gateway| Address::from(gateway).0),
     };
     let mut functions: Vec<(Group, Vec<Item>)> = Vec::new();
-    for (loan, cells) in view.loans() {
-        if loan.lent().is_none() {
-            continue;
-        }
-        let (bytes, read_only) = report::extent(&view, loan, cells);
-        let lent_to = report::is_open(cells).then(|| cells.edge().peer()).flatten().map(|(node, _)| node);
-        let item = Item::Function { name: Name::new(&loan.function), bytes, read_only, lent_to };
+    for (loan, cells) in view.loans().filter(|(loan, _)| !loan.is_vacant()) {
+        let lent = loan.lent().map(|_| {
+            let (bytes, read_only) = report::extent(&view, loan, cells);
+            let lent_to = report::is_open(cells).then(|| cells.edge().peer()).flatten().map(|(node, _)| node);
+            Item::Function { name: Name::new(&loan.function), bytes, read_only, lent_to }
+        });
         match functions.iter_mut().find(|(group, _)| *group == loan.config.group) {
-            Some((_, items)) => items.push(item),
-            None => functions.push((loan.config.group, vec![item])),
+            Some((_, items)) => items.extend(lent),
+            None => functions.push((loan.config.group, lent.into_iter().collect())),
         }
+    }
+    if functions.is_empty() {
+        functions.push((Group::DEFAULT, Vec::new()));
     }
     Said {
         key: spec.identity.public(),
@@ -109,9 +112,15 @@ fn function_of(group: Group, function: &node::NeighbourFunction) -> PeerFunction
 ///
 /// # Errors
 /// It was not heard within `patience`, or says what does not fit.
-pub(super) fn locate(name: &str, line: &Line, patience: Duration) -> Result<Line, Failure> {
+pub(super) fn locate(
+    name: &str,
+    line: &Line,
+    interfaces: Vec<EthernetSocket>,
+    patience: Duration,
+) -> Result<Line, Failure> {
     let key = line.lender().key;
-    let mut discovery = Discovery::listening(NodeId::default());
+    let over_ethernet = !interfaces.is_empty();
+    let mut discovery = Discovery::listening(NodeId::default(), interfaces);
     if discovery.sockets().next().is_none() {
         return Err(Failure::refused(
             "cannot listen for nodes: no interface of this machine takes multicast; borrow by the whole line",
@@ -140,7 +149,7 @@ pub(super) fn locate(name: &str, line: &Line, patience: Duration) -> Result<Line
                 )));
             }
             other = other.or((calls_itself_so && !is_it).then_some(id));
-            let addresses = addresses_of(it);
+            let addresses = addresses_of(it, over_ethernet);
             if is_it && !addresses.is_empty() {
                 let found =
                     Line::new(line.lender(), line.secret().clone(), addresses, line.function().clone());
@@ -163,13 +172,17 @@ pub(super) fn locate(name: &str, line: &Line, patience: Duration) -> Result<Line
     }
 }
 
-fn addresses_of(it: &Neighbour) -> Addresses {
+/// Where it can be called from here: not by way of a switch, and over Ethernet only by an interface that was named.
+fn addresses_of(it: &Neighbour, over_ethernet: bool) -> Addresses {
     let mut addresses = Addresses::NONE;
     for (id, rail) in base::ids::RailId::ALL.into_iter().zip(&it.rails) {
         let usable = rail.filter(|rail| rail.gateway.is_none() && rail.is_up);
         let address = usable.and_then(|rail| RailAddress::try_from(rail.address).ok());
-        // One without a number of a port, or on Ethernet, is not led to from here.
-        if let Some(address) = address.filter(|address| address.udp().is_some_and(|at| at.port() > 0)) {
+        let is_reached = |address: &RailAddress| match address {
+            RailAddress::Udp(at) => at.port() > 0,
+            RailAddress::Ethernet(_) => over_ethernet,
+        };
+        if let Some(address) = address.filter(is_reached) {
             addresses.set(id, address);
         }
     }

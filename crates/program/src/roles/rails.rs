@@ -368,7 +368,8 @@ fn unbound(local: SocketAddr, error: &std::io::Error) -> Failure {
     }
 }
 
-fn unopened(interface: &str, error: &std::io::Error) -> Failure {
+/// What it means that a socket on this interface cannot be opened.
+pub(super) fn unopened(interface: &str, error: &std::io::Error) -> Failure {
     let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
     if is(Errno::NODEV) {
         return Failure::refused(format!(

@@ -183,6 +183,9 @@ impl Node {
     fn turn_discovery(&mut self) {
         self.discovery.follow(&self.agent.view().spec().rails);
         self.discovery.receive();
+        for (rail, frame) in self.agent.take_heard() {
+            self.discovery.hear(rail, &frame);
+        }
         if self.discovery.is_due() && !self.ending.has_begun() {
             self.discovery.announce(&neighbourhood::said(&self.agent));
         }

@@ -76,6 +76,7 @@ fn in_a_network_of_its_own() {
     assert_eq!(left.interface().as_deref(), Some("left"));
 
     whole_frames_arrive(&mut left, &mut right);
+    what_is_for_everybody_comes_apart(&mut left, &mut right);
     only_ours_are_taken(&mut left, &mut right);
     refusals_are_counted(&mut left, &mut right);
 
@@ -115,6 +116,23 @@ fn whole_frames_arrive(left: &mut EthernetSocket, right: &mut EthernetSocket) {
     // Nobody hears himself.
     assert_eq!(left.receive(9, &mut |_, _| panic!("it has sent that itself")).unwrap(), Received::default());
     assert_eq!(left.counters().sent, 505);
+}
+
+/// A rail is not kept busy by what all on its segment are told, and who listens for that hears nothing else.
+fn what_is_for_everybody_comes_apart(left: &mut EthernetSocket, right: &mut EthernetSocket) {
+    let (here, there) = (left.local(), right.local());
+    let mut listening = EthernetSocket::for_everybody("right").unwrap();
+    assert_eq!(EthernetSocket::for_everybody("lo").err().unwrap().raw_os_error(), Some(libc::EOPNOTSUPP));
+    let (to_all, to_one) = (frame(5, 300, 1), frame(5, 300, 2));
+    for _ in 0..2 {
+        send(left, RailAddress::Ethernet(EVERYBODY), std::slice::from_ref(&to_all));
+        send(left, there, std::slice::from_ref(&to_one));
+    }
+    assert_eq!(receive(&mut listening, here, 2), vec![to_all.clone(); 2]);
+    assert_eq!(receive(right, here, 2), vec![to_one; 2]);
+    // It can speak as well.
+    send(&mut listening, here, std::slice::from_ref(&to_all));
+    assert_eq!(receive(left, there, 1), [to_all]);
 }
 
 /// A frame whose tag says otherwise than its header, one without a tag, and others' traffic.

@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
-use base::Instant;
+use crate::Instant;
 
 /// A token bucket.
-pub(crate) struct Bucket {
+#[derive(Debug)]
+pub struct Bucket {
     most: u32,
     /// After what time there is one more.
     one_more: Duration,
@@ -16,12 +17,12 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     /// One that is full: `most` at once.
-    pub(crate) fn full(most: u32, one_more: Duration, now: Instant) -> Self {
+    pub fn full(most: u32, one_more: Duration, now: Instant) -> Self {
         Self { most, one_more, left: most, since: now }
     }
 
     /// How many there are.
-    pub(crate) fn left(&mut self, now: Instant) -> u32 {
+    pub fn left(&mut self, now: Instant) -> u32 {
         let more = now.since(self.since).as_nanos() / self.one_more.as_nanos();
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         self.left = self.left.saturating_add(more).min(self.most);
@@ -30,7 +31,7 @@ impl Bucket {
     }
 
     /// Takes one, if there is one.
-    pub(crate) fn take(&mut self, now: Instant) -> bool {
+    pub fn take(&mut self, now: Instant) -> bool {
         let is_left = self.left(now) > 0;
         self.left -= u32::from(is_left);
         is_left
