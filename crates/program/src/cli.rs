@@ -93,6 +93,8 @@ pub enum Command {
     Link(LinkCommand),
     /// Show the nodes that a node on this machine hears on its rails
     Peers(PeersArgs),
+    /// Show the fabric as a node on this machine knows it: nodes, rails, switches, loans, and what is dead
+    Topo(TopoArgs),
     /// Print the id of a node on this machine, by which lenders may let it in
     Id(IdArgs),
     /// Change what a function that is lent on this machine may do
@@ -308,6 +310,29 @@ pub struct PeersArgs {
     /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `causeway topo`.
+#[derive(Debug, Args)]
+pub struct TopoArgs {
+    /// The node to ask; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// What to print: text, json, or dot, which Graphviz draws
+    #[arg(short = 'o', long = "output", value_enum, value_name = "FORMAT")]
+    #[arg(default_value = "text", hide_possible_values = true)]
+    pub format: TopoOutput,
+}
+
+/// What `causeway topo` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TopoOutput {
+    /// For people.
+    Text,
+    /// One JSON document and nothing else.
+    Json,
+    /// A graph in the language of Graphviz.
+    Dot,
 }
 
 /// `causeway link`.

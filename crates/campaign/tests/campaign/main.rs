@@ -9,6 +9,7 @@ mod bench;
 mod disks;
 mod nbd_client;
 mod s1_kill_series;
+mod switches;
 mod t1_namespaces;
 mod t2_failing_disk;
 mod t2_sealed;

@@ -1,14 +1,13 @@
 //! W5: nodes that do not reach each other are joined by switches, over UDP and Ethernet, while these are killed and
 //! links between them are cut. What is forged is dropped and counted; what cannot be a switch is refused by name.
 
+use crate::switches::{at, id, ip, keep_rails, mac, port, port_of, start, switch_command, write};
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, number, status};
 use campaign::load::{Load, Model};
-use campaign::process::{Process, poll_until, run, run_to_end};
+use campaign::process::{poll_until, run, run_to_end};
 use campaign::world::{Machine, Mesh};
 use campaign::{gate, scale};
 use serde_json::Value;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -28,72 +27,6 @@ for n in range(count):
     head = bytes([1, 3, 0, 32 << 2]) + struct.pack("<IIIHHIIIQQQQ", 0, victim, forged, 1, 0, 1, 1, 0, 0, 1, 1, n)
     s.sendto(head + random.randbytes(200), (target, 7411))
 "#;
-
-fn ip(machine: &Machine, words: &[&str]) {
-    let mut command = machine.command("ip");
-    command.args(words);
-    run(command).unwrap();
-}
-
-/// A machine keeps these of its rails: the others lead nowhere.
-fn keep_rails(machine: &Machine, rails: &[usize]) {
-    for rail in (0..machine.addresses().len()).filter(|rail| !rails.contains(rail)) {
-        ip(machine, &["link", "set", &format!("rail{rail}"), "down"]);
-    }
-}
-
-/// The address of its interface. `/sys` shows those of another name space.
-fn mac(machine: &Machine, rail: usize) -> String {
-    let mut command = machine.command("ip");
-    command.args(["-o", "link", "show", &format!("rail{rail}")]);
-    let told = run(command).unwrap();
-    let address = told.split_whitespace().skip_while(|word| *word != "link/ether").nth(1);
-    format!("eth:{}", address.expect("it is an Ethernet interface"))
-}
-
-/// The id that a node is to have.
-fn id(machine: &Machine, name: &str) -> String {
-    let mut command = machine.command(binary().unwrap());
-    command.args(["id", "--state-dir"]).arg(machine.dir().join("state").join(name));
-    run(command).unwrap().trim().to_owned()
-}
-
-/// `ADDR:7411` of a machine on a rail.
-fn at(machine: &Machine, rail: usize) -> String {
-    format!("{}:7411", machine.addresses()[rail])
-}
-
-/// A port of a switch over UDP.
-fn port(name: &str, listen: &str, peer: &str, rest: &str) -> String {
-    format!("[[ports]]\nname = \"{name}\"\nlisten = \"{listen}\"\npeer = \"{peer}\"\n{rest}\n")
-}
-
-fn write(machine: &Machine, name: &str, text: &str) -> PathBuf {
-    let file = machine.dir().join(format!("{name}.toml"));
-    std::fs::write(&file, text).unwrap();
-    file
-}
-
-fn switch_command(machine: &Machine, name: &str, text: &str) -> Command {
-    let file = write(machine, name, text);
-    let mut command = machine.command(binary().unwrap());
-    command.args(["switch", "--config"]).arg(file);
-    command
-}
-
-fn start(machine: &Machine, name: &str, text: &str) -> Process {
-    let mut switch = machine.spawn(name, switch_command(machine, name, text)).unwrap();
-    let ready = format!("switch {name}, ");
-    switch.wait_line("that it is there", START_TIMEOUT, |line| line.starts_with(&ready)).unwrap();
-    switch
-}
-
-/// A port of a switch, as its status tells.
-fn port_of(machine: &Machine, switch: &str, name: &str) -> Value {
-    let told = status(machine, switch).unwrap();
-    let ports = told["switch"]["ports"].as_array().unwrap();
-    ports.iter().find(|port| port["name"] == name).unwrap().clone()
-}
 
 /// Nodes that have nothing but the switch go on with their work, however often it dies.
 #[test]

@@ -1,6 +1,7 @@
 //! W9: nodes hear of each other on their rails, prove nothing by it, and a function is borrowed by the name of its
 //! node, wherever that is today.
 
+use crate::switches::{self, at, id, keep_rails, port};
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
 use campaign::gate;
 use campaign::load::{Load, Model};
@@ -27,10 +28,6 @@ for n in range(count):
     head = head if n % 2 else b""
     s.sendto(head + random.randbytes(random.randrange(0, 1300 - len(head))), ("239.255.136.181", 7410))
 "#;
-
-fn at(machine: &Machine, rail: usize) -> String {
-    format!("{}:7411", machine.addresses()[rail])
-}
 
 fn peers(machine: &Machine, name: &str) -> Value {
     let mut command = machine.command(binary().unwrap());
@@ -176,4 +173,127 @@ fn w9_a_borrower_hears_and_is_not_heard() {
     assert_eq!(peers(right, "lender")["peers"], serde_json::json!([]));
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+}
+
+/// Over Ethernet a borrower says by which interface it listens.
+#[test]
+fn w9_over_ethernet_a_function_is_borrowed_by_name() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(3, 1).unwrap();
+    let [left, right, third] = mesh.machines() else { panic!("three machines") };
+    let mut lender = Lender::start_as(right, "store", &["ram:16M"], &["--listen", "eth:rail0"]).unwrap();
+    let line = kept_line(left, "store.line", &lender.lines[0]);
+    let rails = "[[rails]]\nname = \"a\"\nethernet = \"rail0\"\n";
+    let mut watcher = start_node(third, "watcher", rails);
+    let it = hears(third, "watcher", "store", |_| true);
+    assert_eq!(it["over"], serde_json::json!(["a"]), "{it}");
+    let address = it["rails"][0]["address"].as_str().unwrap();
+    assert!(address.starts_with("eth:"), "{it}");
+    hears(right, "store", "watcher", |_| true);
+    let function = it["functions"][0]["function"].as_str().unwrap();
+    let wanted = format!("store/{function}");
+    let socket = left.dir().join("named.sock");
+    let mut by_interface = by_name(left, &wanted, &line, &socket, "30");
+    by_interface.args(["--ethernet", "rail0"]);
+    let mut borrow = left.spawn("named", by_interface).unwrap();
+    borrow.wait_line("its edge", LONG, |line| line.starts_with("nbd+unix:")).unwrap();
+    let load = Load::start(&socket, Model::new(0, 4 * MIB, scale::first_seed()), 8).unwrap();
+    load.wait_done(300, LONG).unwrap();
+    load.stop_whole(&socket).unwrap();
+    assert_eq!(borrow.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrow.tail());
+
+    // Nobody listens on Ethernet without being told where.
+    let outcome = refused(left, &wanted, &line);
+    assert_eq!(outcome.code, Some(4), "{}", outcome.stderr);
+    let mut nowhere = by_name(left, &wanted, &line, &socket, "7");
+    nowhere.args(["--ethernet", "lo"]);
+    let outcome = run_to_end(nowhere, left.dir(), "nowhere", LONG).unwrap();
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("lo is no Ethernet interface"), "{}", outcome.stderr);
+    assert_eq!(watcher.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", watcher.tail());
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+}
+
+fn topo(machine: &Machine, name: &str, format: &str) -> String {
+    let mut command = machine.command(binary().unwrap());
+    command.args(["topo", "--name", name, "-o", format]);
+    run(command).unwrap()
+}
+
+/// Who is behind a switch is heard through it, also by those who have nothing to do with each other, and `topo` says
+/// who is where, who has what, and what is dead.
+#[test]
+fn w7_w9_nodes_behind_a_switch_know_of_each_other_and_of_what_is_dead() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(4, 2).unwrap();
+    let [left, right, third, middle] = mesh.machines() else { panic!("four machines") };
+    keep_rails(left, &[0]);
+    keep_rails(right, &[1]);
+    keep_rails(third, &[0]);
+    let of = |machine: &Machine, name: &str| format!("nodes = [\"{}\"]", id(machine, name));
+    let text = port("left", &at(middle, 0), &at(left, 0), &of(left, "borrower"))
+        + &port("third", &at(middle, 0), &at(third, 0), &of(third, "watcher"))
+        + &port("right", &at(middle, 1), &at(right, 1), &of(right, "store"));
+    let mut switch = switches::start(middle, "s", &text);
+    let lend = ["--listen", &at(right, 1), "--switch", &at(middle, 1)];
+    let mut lender = Lender::start_as(right, "store", &["ram:16M"], &lend).unwrap();
+    let state = third.dir().join("state/watcher");
+    let rails = format!(
+        "state_dir = \"{}\"\n[[rails]]\nname = \"a\"\nlisten = \"{}\"\nswitch = \"{}\"\n",
+        state.display(),
+        at(third, 0),
+        at(middle, 0)
+    );
+    let mut watcher = start_node(third, "watcher", &rails);
+    let store = hears(third, "watcher", "store", |_| true);
+    assert_eq!(store["rails"][0]["switch"], at(middle, 1), "{store}");
+    assert_eq!(store["over"], serde_json::json!(["a"]), "{store}");
+    hears(right, "store", "watcher", |_| true);
+
+    // By its name, where the line's address is that of the switch anyhow.
+    let line = kept_line(left, "store.line", &lender.lines[0]);
+    let socket = left.dir().join("named.sock");
+    let function = store["functions"][0]["function"].as_str().unwrap();
+    let mut command = by_name(left, &format!("store/{function}"), &line, &socket, "30");
+    command.args(["--switch", &at(middle, 0), "--listen", &at(left, 0), "--no-shm"]);
+    command.arg("--state-dir").arg(left.dir().join("state/borrower"));
+    let mut borrow = left.spawn("named", command).unwrap();
+    borrow.wait_line("its edge", LONG, |line| line.starts_with("nbd+unix:")).unwrap();
+    let own = status(left, "guest").unwrap()["node"]["id"].clone();
+    hears(third, "watcher", "store", |it| it["functions"][0]["lent_to"] == own);
+    hears(left, "guest", "watcher", |_| true);
+
+    // One that has nothing of it knows of the loan, and whoever is behind which switch.
+    let known: Value = serde_json::from_str(&topo(third, "watcher", "json")).unwrap();
+    let loans = known["loans"].as_array().unwrap();
+    let loan = loans.iter().find(|loan| loan["function"] == function).unwrap();
+    assert_eq!((&loan["lender"], &loan["borrower"]), (&store["node"], &own), "{known}");
+    let switches = known["switches"].as_array().unwrap();
+    let addresses: Vec<&str> = switches.iter().map(|it| it["address"].as_str().unwrap()).collect();
+    assert_eq!(addresses, [at(middle, 0), at(middle, 1)], "{known}");
+    let linked: Value = serde_json::from_str(&topo(left, "guest", "json")).unwrap();
+    let link = &linked["links"][0];
+    assert_eq!((&link["to"], &link["switch"]), (&store["node"], &at(middle, 0).into()), "{linked}");
+    assert_eq!((&link["state"], &linked["dead"]), (&"up".into(), &serde_json::json!([])), "{linked}");
+    let told = topo(left, "guest", "text");
+    assert!(told.contains("store") && told.contains("watcher") && !told.contains("DEAD"), "{told}");
+    let graph = topo(left, "guest", "dot");
+    assert!(graph.starts_with("graph causeway {") && graph.contains("shape=diamond"), "{graph}");
+
+    // It dies, and whoever has something of it says so.
+    lender.process.kill().unwrap();
+    poll_until("what is dead to be told", LONG, || {
+        let told = topo(left, "guest", "text");
+        Ok(told.contains("node store is not heard").then_some(()))
+    })
+    .unwrap();
+    assert!(topo(left, "guest", "dot").contains("color=red"));
+    let mut command = middle.command(binary().unwrap());
+    command.args(["topo", "--name", "s"]);
+    let outcome = run_to_end(command, &middle.dir().join("logs"), "topo", LONG).unwrap();
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("s is a switch, which knows no nodes"), "{}", outcome.stderr);
+    borrow.kill().unwrap();
+    assert_eq!(watcher.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", watcher.tail());
+    assert_eq!(switch.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", switch.tail());
 }

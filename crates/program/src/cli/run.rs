@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
-    PeersArgs, StatusArgs, SwitchArgs, events, hide_line, link, reload, slots,
+    PeersArgs, StatusArgs, SwitchArgs, TopoArgs, TopoOutput, events, hide_line, link, reload, slots,
 };
 use crate::config::{Config, SwitchConfig};
 use crate::control::{ControlError, Request, Response, find, running, runtime_dir};
@@ -18,7 +18,7 @@ use crate::exit::{Exit, Failure};
 use crate::line::{Line, LineArgument, ReadLineError, redact};
 use crate::rack::LogStyle;
 use crate::state_dir::{self, StateDir};
-use crate::status::{self, Map, Status};
+use crate::status::{self, Map, Peers, Status, Topo};
 use crate::{logging, roles};
 
 /// Runs the command that the arguments (the program's name first) say, with `command`, and returns what the process
@@ -69,6 +69,7 @@ impl Command {
             Self::Events(args) => events::run(args),
             Self::Link(command) => link::run(command),
             Self::Peers(args) => peers(args),
+            Self::Topo(args) => topo(args),
             Self::Id(args) => show_id(args),
             Self::Limit(args) => limit(args),
             Self::Device(DeviceCommand::Clear(args)) => {
@@ -119,15 +120,27 @@ fn locate(args: &BorrowArgs, secret: &LineArgument) -> Result<Line, Failure> {
 }
 
 fn peers(args: &PeersArgs) -> Result<(), Failure> {
-    let client = find(&runtime_dir(), args.name.as_ref())?;
-    let peers = match client.call(&Request::Peers)? {
-        Response::Peers { peers } => peers,
-        Response::Refused { why } => return Err(Failure::refused(format_args!("the node refused: {why}"))),
-        _ => return Err(ControlError::Answer { name: "asked".to_owned(), why: "no peers".to_owned() }.into()),
-    };
+    let peers = ask_peers(args.name.as_ref())?;
     match args.output.format {
         Output::Text => print(&status::render_peers(&peers)),
         Output::Json => print_json(&peers),
+    }
+}
+
+fn topo(args: &TopoArgs) -> Result<(), Failure> {
+    let status = ask_status(args.name.as_ref())?;
+    if status.switch.is_some() {
+        return Err(Failure::usage(format!(
+            "{} is a switch, which knows no nodes: ask a node, or see `causeway status --name {0}`",
+            status.node.name
+        )));
+    }
+    let peers = ask_peers(args.name.as_ref())?;
+    let topo = Topo::new(&status, &peers);
+    match args.format {
+        TopoOutput::Text => print(&status::render_topo(&topo)),
+        TopoOutput::Json => print_json(&topo),
+        TopoOutput::Dot => print(&status::render_dot(&topo)),
     }
 }
 
@@ -168,6 +181,15 @@ fn switch(args: &SwitchArgs) -> Result<(), Failure> {
         roles::end_with(parent)?;
     }
     roles::switch(SwitchConfig::load(&args.config)?)
+}
+
+fn ask_peers(name: Option<&NodeName>) -> Result<Box<Peers>, Failure> {
+    let client = find(&runtime_dir(), name)?;
+    match client.call(&Request::Peers)? {
+        Response::Peers { peers } => Ok(peers),
+        Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
+        _ => Err(ControlError::Answer { name: "asked".to_owned(), why: "no peers".to_owned() }.into()),
+    }
 }
 
 pub(super) fn ask_status(name: Option<&NodeName>) -> Result<Box<Status>, Failure> {

@@ -51,12 +51,9 @@ pub(super) fn status(
         if loan.is_vacant() && slots.slot_of(index).is_none() {
             continue;
         }
-        // Rails are the node's, but peers and round trips are a loan's: the first loan stands for all.
-        if status.rails.is_empty() {
-            status.rails = spec.rails.iter().map(|rail| rail_of(view, cells, rail)).collect();
-        }
-        // Loans with one peer have one memory together.
-        if cells.peer_place().is_some_and(|peer| neighbours.insert(peer)) {
+        // Loans with one peer have their ways there together, in whatever group they are.
+        if party(cells).is_some_and(|party| neighbours.insert(party)) {
+            status.rails.extend(spec.rails.iter().map(|rail| rail_of(view, cells, rail)));
             status.rails.extend(shared_memory(view, cells));
         }
         if let Some(peer) = cells.peer_place() {
@@ -74,6 +71,9 @@ pub(super) fn status(
         shown.identity_shared = kept.or(cells.edge().peer().map(|(node, _)| node)).is_some_and(is_shared);
         slots.annotate(index, &mut shown);
         status.loans.push(shown);
+    }
+    if neighbours.is_empty() {
+        status.rails = spec.rails.iter().map(idle_rail).collect();
     }
     status.channels = channels.into_values().collect();
     status.counters = counters(view);
@@ -265,6 +265,19 @@ pub(super) fn medium_of(address: RailAddress) -> &'static str {
     }
 }
 
+/// A rail of a node that has no peer.
+fn idle_rail(rail: &agent::Rail) -> Rail {
+    let local = rail.socket.local();
+    Rail {
+        name: rail.name.clone(),
+        medium: medium_of(local).to_owned(),
+        local: local.to_string(),
+        switch: rail.gateway.map(|gateway| gateway.to_string()),
+        state: "idle".to_owned(),
+        ..Rail::default()
+    }
+}
+
 fn rail_of(view: &View<'_>, cells: LoanView<'_>, rail: &agent::Rail) -> Rail {
     let seen = view.rail(cells, rail);
     let state = match (seen.peer, seen.up) {
@@ -273,13 +286,12 @@ fn rail_of(view: &View<'_>, cells: LoanView<'_>, rail: &agent::Rail) -> Rail {
         (Some(_), false) => "down",
     };
     Rail {
-        name: rail.name.clone(),
-        medium: medium_of(seen.local).to_owned(),
-        local: seen.local.to_string(),
         peer: seen.peer.map(|peer| peer.to_string()).unwrap_or_default(),
+        node: peer_node(cells),
         state: state.to_owned(),
         rtt_us: seen.round_trip.map(|time| time.as_secs_f64() * 1e6),
         loss_ratio: seen.loss_ratio,
+        ..idle_rail(rail)
     }
 }
 
@@ -291,6 +303,8 @@ fn shared_memory(view: &View<'_>, cells: LoanView<'_>) -> Option<Rail> {
         medium: "shm".to_owned(),
         local: view.spec().identity.id().to_string(),
         peer: peer_node(cells),
+        node: peer_node(cells),
+        switch: None,
         state: if seen.up { "up" } else { "down" }.to_owned(),
         rtt_us: seen.round_trip.map(|time| time.as_secs_f64() * 1e6),
         loss_ratio: seen.loss_ratio,
@@ -385,6 +399,7 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
         group: loan.config.group.0,
         role,
         peer: kept.as_ref().map_or_else(|| peer_name(cells), |(holder, _)| holder.clone()),
+        node: other_end(view, loan, cells),
         state: state.to_owned(),
         // Nobody is expected to speak for a function that is free or was given back.
         silent_s: silent_s.or(kept.as_ref().map(|(_, silence)| silence.as_secs_f64())),
@@ -394,6 +409,21 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
         leaving: false,
         identity_shared: false,
     }
+}
+
+/// The id of the node at the other end: a line says it before anybody has answered, and a tenancy when nobody does.
+fn other_end(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> String {
+    match (&loan.config.role, view.absent_holder(loan, cells)) {
+        (LoanEnd::Borrow { lender, .. }, _) => lender.key.id().to_string(),
+        (_, Some((tenancy, _))) => tenancy.node.to_string(),
+        _ => peer_node(cells),
+    }
+}
+
+/// Whom a loan is with: the node, or its place as long as that is not known.
+fn party(cells: LoanView<'_>) -> Option<String> {
+    let place = cells.peer_place()?;
+    Some(cells.edge().peer().map_or_else(|| place.to_string(), |(node, _)| node.to_string()))
 }
 
 /// For whom what is lent is kept that has no stream of it, and for how long it has not come.

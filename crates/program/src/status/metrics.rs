@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Channel, Status};
+use super::{Channel, Rail, Status};
 
 /// The content type of [`render_metrics`] (OpenMetrics 1.0).
 pub(crate) const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -67,10 +67,14 @@ impl Metrics {
 
     fn rails(&mut self, status: &Status) {
         let rails = || {
-            status
-                .rails
-                .iter()
-                .map(|rail| (rail, vec![("rail", rail.name.clone()), ("medium", rail.medium.clone())]))
+            let labels = |rail: &Rail| {
+                vec![
+                    ("rail", rail.name.clone()),
+                    ("medium", rail.medium.clone()),
+                    ("peer", rail.node.clone()),
+                ]
+            };
+            status.rails.iter().map(move |rail| (rail, labels(rail)))
         };
         let up = rails().map(|(rail, labels)| (labels, f64::from(rail.state == "up")));
         self.gauge("rail_up", "Whether the rail answers", up);
@@ -169,8 +173,8 @@ mod tests {
             r#"causeway_events_total{event="dropped_auth"} 2"#,
             r#"causeway_card_restarts_total{card="0"} 2"#,
             r#"causeway_card_last_recovery_seconds{card="0"} 0.0034"#,
-            r#"causeway_rail_up{rail="left",medium="udp"} 1.0"#,
-            r#"causeway_rail_loss_ratio{rail="left",medium="udp"} 0.0512"#,
+            r#"causeway_rail_up{rail="left",medium="udp",peer=""} 1.0"#,
+            r#"causeway_rail_loss_ratio{rail="left",medium="udp",peer=""} 0.0512"#,
             r#"causeway_channel_retransmissions_total{peer="9f3c2a771b0e55d4",group="1"} 17"#,
             r#"causeway_stream_replay_bytes{function="nvme0"} 12288.0"#,
             r#"causeway_loan_up{function="nvme0",role="lender",peer="9f3c2a771b0e55d4"} 1.0"#,

@@ -7,6 +7,7 @@ mod map;
 mod metrics;
 mod peers;
 mod render;
+mod topo;
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,7 @@ pub(crate) use metrics::{METRICS_TYPE, render_metrics};
 pub use peers::{Peer, PeerFunction, PeerRail, Peers, render as render_peers};
 pub use render::render;
 pub(crate) use render::{age, render_links, shown};
+pub use topo::{Topo, render as render_topo, render_dot};
 
 /// The version of the document.
 pub const VERSION: u32 = 1;
@@ -162,7 +164,7 @@ pub struct Card {
     pub standby_pid: Option<u32>,
 }
 
-/// A path to another node.
+/// A rail to another node: where there are several, each rail is there for each of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rail {
@@ -172,8 +174,12 @@ pub struct Rail {
     pub medium: String,
     /// The local address.
     pub local: String,
-    /// The peer's address; empty as long as there is no peer.
+    /// The peer's address, or that of the switch where all is sent; empty as long as there is no peer.
     pub peer: String,
+    /// The peer's id; empty as long as there is no peer.
+    pub node: String,
+    /// The port of a switch that everything is sent to.
+    pub switch: Option<String>,
     /// `up`, `down`, ...
     pub state: String,
     /// Smoothed round-trip time in microseconds; `null` before the first.
@@ -270,6 +276,9 @@ pub struct Loan {
     /// The other end.
     #[serde(default)]
     pub peer: String,
+    /// The id of the other end; empty as long as nobody is there.
+    #[serde(default)]
+    pub node: String,
     /// `connecting`, `up`, `silent`, ...
     #[serde(default)]
     pub state: String,

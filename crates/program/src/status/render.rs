@@ -209,7 +209,7 @@ pub(crate) fn shown(value: &str) -> String {
     value.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn seconds(seconds: f64) -> String {
+pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 1e-3 => format!("{:.1} ms", s * 1e3),
