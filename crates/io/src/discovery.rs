@@ -88,7 +88,7 @@ enum Way {
     /// By multicast over UDP; without an address to send to it only listens.
     Udp(OwnedFd, Option<SocketAddr>),
     /// To everybody on the segment.
-    Ethernet(EthernetSocket),
+    Ethernet(Box<EthernetSocket>),
     /// To the switch, from the rail's own socket. What comes there the card takes.
     Switch(Box<dyn RailSocket>, RailAddress),
 }
@@ -106,7 +106,8 @@ impl Discovery {
         let mut all = Self::new(own);
         let anywhere = [SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), (Ipv6Addr::UNSPECIFIED, 0).into()];
         let udp = anywhere.into_iter().map(|at| (RailAddress::from(at), open(at, Device::Any)));
-        let ethernet = ethernet.into_iter().map(|socket| (socket.local(), Ok(Way::Ethernet(socket))));
+        let ethernet =
+            ethernet.into_iter().map(|socket| (socket.local(), Ok(Way::Ethernet(Box::new(socket)))));
         for (rail, (local, way)) in RailId::ALL.into_iter().cycle().zip(udp.chain(ethernet)) {
             // Where one of them cannot be, the others may.
             let Ok(way) = way else { continue };
@@ -255,7 +256,7 @@ impl End {
             Some(Way::Udp(socket, Some(to))) => {
                 let _ = rustix::net::sendto(&*socket, frame, SendFlags::DONTWAIT, to);
             }
-            Some(Way::Ethernet(socket)) => send(socket, RailAddress::Ethernet(EVERYBODY)),
+            Some(Way::Ethernet(socket)) => send(&mut **socket, RailAddress::Ethernet(EVERYBODY)),
             Some(Way::Switch(socket, gateway)) => send(&mut **socket, *gateway),
             Some(Way::Udp(_, None)) | None => {}
         }
@@ -271,7 +272,7 @@ fn way(rail: &Rail) -> io::Result<Way> {
         }
         (None, RailAddress::Ethernet(_), Device::Index(index)) => {
             let name = interface_name(index).ok_or(rustix::io::Errno::NODEV)?;
-            EthernetSocket::for_everybody(&name).map(Way::Ethernet)
+            EthernetSocket::for_everybody(&name).map(|it| Way::Ethernet(Box::new(it)))
         }
         (None, local, device) => open(local.udp().ok_or(rustix::io::Errno::AFNOSUPPORT)?, device),
     }

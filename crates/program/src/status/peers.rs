@@ -80,7 +80,7 @@ pub struct PeerFunction {
 pub fn render(peers: &Peers) -> String {
     if peers.rails.is_empty() {
         return format!(
-            "{} hears nobody: none of its rails takes part (an address, no switch, `announce` not false)\n",
+            "{} hears nobody: none of its rails takes part (`announce` not false, and a network that takes multicast)\n",
             peers.node
         );
     }

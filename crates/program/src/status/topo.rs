@@ -330,7 +330,7 @@ pub fn render(topo: &Topo) -> String {
         let what = match dead.kind.as_str() {
             "node" => format!("node {} is not heard", topo.name(&dead.node)),
             "carrier" => format!("rail {rail} of {} has no carrier", topo.name(&dead.node)),
-            _ => format!("rail {rail} to {} does not answer", topo.name(&dead.node)),
+            _ => format!("link {rail} to {} does not answer", topo.name(&dead.node)),
         };
         vec![what]
     };

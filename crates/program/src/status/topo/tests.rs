@@ -98,7 +98,7 @@ fn people_read_names_and_what_is_dead() {
     assert!(line("nvme1").contains("store") && line("nvme1").contains("other"), "{text}");
     assert!(line("nvme2").contains("nobody"), "{text}");
     assert!(
-        text.ends_with("DEAD\nrail 1 to store does not answer\nrail 0 of other has no carrier\n"),
+        text.ends_with("DEAD\nlink 1 to store does not answer\nrail 0 of other has no carrier\n"),
         "{text}"
     );
 }
