@@ -11,6 +11,7 @@
 mod client;
 mod image;
 mod load;
+mod network;
 mod page;
 mod phases;
 mod plot;
@@ -27,11 +28,12 @@ use program::exit::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cli::{DemoArgs, choose_seed};
-use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
+use crate::local::{Halt, Interrupt, Node, Scratch};
 use crate::workload::{Model, Tally, Timeline};
 use client::Client;
 use image::Image;
 use load::Load;
+use network::Network;
 use phases::Stage;
 use report::Report;
 use show::Show;
@@ -90,13 +92,15 @@ impl Demo {
         let image = Image::prepare(&scratch, args.image.as_deref(), seed, &self.interrupt)?;
         self.report.image.source.clone_from(&image.description);
         let kit = args.vm.then(|| vm::kit(&self.show, &self.interrupt)).transpose()?;
+        self.show.doing("starting the switches");
+        let interrupt = self.interrupt.clone();
+        let mut network = Network::start(&scratch, &interrupt)?;
         self.show.doing("starting the lender");
-        let (lender, line) = Node::lend(&scratch, &image.path, 2, &[NETWORK_ONLY], &self.interrupt)?;
+        let (lender, line) = network.lend(&image.path)?;
         self.show.doing("starting the borrower");
-        let borrow = if args.vm { Node::borrow_for_vm } else { Node::borrow };
-        let (borrower, socket) = borrow(&scratch, &line, &[NETWORK_ONLY], &self.interrupt)?;
+        let (borrower, socket) = network.borrow(&line, args.vm)?;
         self.show.note(&format!(
-            "lending {} to a second node over two sealed rails of this machine; seed {seed}",
+            "lending {} to a second node over two sealed rails of this machine, one by two switches; seed {seed}",
             image.description
         ));
         let mut load: Box<dyn Load> = match kit {
@@ -104,7 +108,7 @@ impl Demo {
             Some(kit) => Box::new(Machine::start(&kit, &socket, &image, seed, &self.show, &self.interrupt)?),
         };
 
-        self.phases((&lender, &borrower), &mut *load, args.pace);
+        self.phases((&lender, &borrower), &mut network, &mut *load, args.pace);
         // From here on, a signal means that this takes too long.
         self.interrupt.take();
         let model = self.finish_unless_hurried(load, [lender.pid(), borrower.pid()]);
@@ -113,15 +117,16 @@ impl Demo {
             let stopped = node.stop_unless(&|| self.interrupt.is_set());
             self.note_problem(stopped);
         }
+        self.note_problem(network.stop());
         if let Some(model) = model {
             self.compare(&image, model);
         }
         Ok(())
     }
 
-    fn phases(&mut self, nodes: (&Node, &Node), load: &mut dyn Load, pace: u8) {
+    fn phases(&mut self, nodes: (&Node, &Node), network: &mut Network<'_>, load: &mut dyn Load, pace: u8) {
         let chosen = (self.report.seed, pace);
-        let mut stage = Stage::new(nodes, load, &self.interrupt, &mut self.show, chosen);
+        let mut stage = Stage::new(nodes, network, load, &self.interrupt, &mut self.show, chosen);
         let result = stage.run();
         (self.report.phases, self.report.events) = (stage.phases, stage.marks);
         match result {

@@ -82,8 +82,8 @@ fn render(report: &Report, timeline: &Timeline) -> String {
 }
 
 const LEGEND: &str = "<p class=\"legend\"><span><i class=\"curve\"></i>CURVE</span>\
-    <span><i class=\"kill\">×</i>a card killed with <code>kill -9</code></span>\
-    <span><i class=\"rail\">▾ ▴</i>a rail cut and restored</span></p>\n";
+    <span><i class=\"kill\">×</i>a card or switch killed with <code>kill -9</code></span>\
+    <span><i class=\"rail\">▾ ▴</i>a rail cut or slowed, and restored</span></p>\n";
 
 fn problems(report: &Report) -> String {
     if report.problems.is_empty() {

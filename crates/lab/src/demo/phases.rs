@@ -1,4 +1,4 @@
-//! What is done to the two nodes, phase by phase, while the load runs.
+//! What is done to the two nodes and the network between them, phase by phase, while the load runs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,18 +9,32 @@ use program::exit::Failure;
 use program::status::Status;
 
 use super::load::Load;
+use super::network::{Network, SWITCHED, Which};
 use super::report::{Mark, MarkKind, Phase};
 use super::show::Show;
 use crate::local::{Halt, Interrupt, Node};
 
 /// What the status calls a rail that is in use.
 const UP: &str = "up";
-const QUIET: Duration = Duration::from_secs(5);
-const LOSS: Duration = Duration::from_secs(7);
-const CUT: Duration = Duration::from_secs(4);
+const QUIET: Duration = Duration::from_secs(4);
+const LOSS: Duration = Duration::from_secs(6);
+const CUT: Duration = Duration::from_secs(3);
 /// A rail is given up after less, on any machine; a hasty demo waits so long for it.
 const CUT_MIN: Duration = Duration::from_secs(2);
-const AFTER_CUT: Duration = Duration::from_secs(2);
+const AFTER_CUT: Duration = Duration::from_secs(1);
+/// Each switch once.
+const SWITCHES: [Which; 2] = [Which::Near, Which::Far];
+/// A switch is away for so long.
+const SWITCH_AWAY: Duration = Duration::from_secs(1);
+/// In either direction of the rail that is slow.
+const SLOWNESS: Duration = Duration::from_millis(20);
+const SLOW: Duration = Duration::from_secs(3);
+/// A rail that has become slow has lost its traffic by then, on any machine.
+const SLOW_SETTLES: Duration = Duration::from_secs(1);
+/// What is measured then lasts at least so long.
+const SLOW_MIN: Duration = Duration::from_secs(1);
+/// Of the frames, so many may still go over a slow rail: it is asked how it is doing.
+const SLOW_SHARE_MAX: f64 = 0.25;
 const KILLS: u32 = 5;
 /// Between kills: so long, plus a random part, so that cards die at moments nobody chose.
 const BETWEEN_KILLS: Duration = Duration::from_millis(600);
@@ -40,16 +54,23 @@ const RECOVERY_POLL: Duration = Duration::from_millis(2);
 
 /// How long all phases take, if nothing needs waiting for.
 pub(super) const PLANNED: Duration = Duration::from_millis(
-    (QUIET.as_millis() + LOSS.as_millis() + CUT.as_millis() + AFTER_CUT.as_millis()) as u64
+    (QUIET.as_millis()
+        + LOSS.as_millis()
+        + 2 * (CUT.as_millis() + AFTER_CUT.as_millis())
+        + SWITCHES.len() as u128 * (SWITCH_AWAY.as_millis() + AFTER_CUT.as_millis())
+        + SLOW_SETTLES.as_millis()
+        + SLOW.as_millis()) as u64
         + 2 * KILLS as u64 * (BETWEEN_KILLS.as_millis() as u64 + BETWEEN_KILLS_RANDOM_US / 2000),
 );
 
 /// The nodes, the load, and what was seen so far.
-pub(super) struct Stage<'a> {
+pub(super) struct Stage<'a, 'n> {
     /// Lends the image.
     pub lender: &'a Node,
     /// Serves it to the load.
     pub borrower: &'a Node,
+    /// Joins them.
+    pub network: &'a mut Network<'n>,
     /// Reads and writes.
     pub load: &'a mut dyn Load,
     /// Whether somebody wants it to end.
@@ -76,6 +97,7 @@ struct Notes {
     card_recoveries_s: Vec<f64>,
     rail_down_s: Option<f64>,
     rail_up_again_s: Option<f64>,
+    slow_rail_share: Option<f64>,
 }
 
 #[derive(Clone, Copy)]
@@ -84,10 +106,11 @@ enum Victim {
     Lender,
 }
 
-impl<'a> Stage<'a> {
+impl<'a, 'n> Stage<'a, 'n> {
     /// A stage before its first phase.
     pub(super) fn new(
         (lender, borrower): (&'a Node, &'a Node),
+        network: &'a mut Network<'n>,
         load: &'a mut dyn Load,
         interrupt: &'a Interrupt,
         show: &'a mut Show,
@@ -96,6 +119,7 @@ impl<'a> Stage<'a> {
         Self {
             lender,
             borrower,
+            network,
             load,
             interrupt,
             show,
@@ -118,7 +142,10 @@ impl<'a> Stage<'a> {
         self.phase("loss", Self::loss)?;
         self.phase("rail-cut", Self::rail_cut)?;
         self.phase("kill-borrower-card", |stage| stage.kills(Victim::Borrower))?;
-        self.phase("kill-lender-card", |stage| stage.kills(Victim::Lender))
+        self.phase("kill-lender-card", |stage| stage.kills(Victim::Lender))?;
+        self.phase("switch-kill", Self::switch_kills)?;
+        self.phase("inter-switch-cut", Self::inter_switch_cut)?;
+        self.phase("slow-rail", Self::slow_rail)
     }
 
     fn phase(
@@ -158,6 +185,7 @@ impl<'a> Stage<'a> {
             card_recoveries_s: notes.card_recoveries_s,
             rail_down_s: notes.rail_down_s,
             rail_up_again_s: notes.rail_up_again_s,
+            slow_rail_share: notes.slow_rail_share,
         });
         if let Some(phase) = self.phases.last() {
             self.show.phase(phase);
@@ -179,49 +207,107 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
+    /// At both ends of the rail.
     fn rail_cut(&mut self) -> Result<(), Halt> {
-        let (at_borrower, at_lender) = first_rail(&self.borrower.status()?, &self.lender.status()?)?;
-        // The loss before may have cost it its good name.
-        self.wait_up(&at_borrower, "in use after the loss")?;
-        self.mark(MarkKind::RailCut, format!("{at_borrower} cut"));
-        let cut = |rail: &str| Impairment {
-            rail: rail.to_owned(),
-            cut_in: true,
-            cut_out: true,
-            ..Default::default()
-        };
-        self.borrower.impair(cut(&at_borrower))?;
-        self.lender.impair(cut(&at_lender))?;
+        self.cut(SWITCHED, |stage, is_cut| {
+            let how = Impairment {
+                rail: SWITCHED.to_owned(),
+                cut_in: is_cut,
+                cut_out: is_cut,
+                ..Impairment::default()
+            };
+            stage.borrower.impair(how.clone())?;
+            stage.lender.impair(how)
+        })
+    }
+
+    /// Between the switches, where no end of the rail sees it.
+    fn inter_switch_cut(&mut self) -> Result<(), Halt> {
+        self.cut("the link between the switches", |stage, is_cut| {
+            stage.network.wire.cut(is_cut);
+            Ok(())
+        })
+    }
+
+    /// Cuts the rail by the switches somewhere, and restores it.
+    fn cut(&mut self, what: &str, set: impl Fn(&Self, bool) -> Result<(), Failure>) -> Result<(), Halt> {
+        // What was done before may have cost it its good name.
+        self.wait_up("in use before it was cut")?;
+        self.mark(MarkKind::RailCut, format!("{what} cut"));
+        set(self, true)?;
         let cut_at = Instant::now();
         let cut_for = self.paced(CUT).max(CUT_MIN);
         while cut_at.elapsed() < cut_for {
             self.hold(TICK)?;
-            if self.notes.rail_down_s.is_none() && !is_up(&self.borrower.status()?, &at_borrower) {
+            if self.notes.rail_down_s.is_none() && !is_up(&self.borrower.status()?, SWITCHED) {
                 self.notes.rail_down_s = Some(cut_at.elapsed().as_secs_f64());
             }
         }
-
-        let whole = |rail: &str| Impairment { rail: rail.to_owned(), ..Default::default() };
-        self.borrower.impair(whole(&at_borrower))?;
-        self.lender.impair(whole(&at_lender))?;
-        self.mark(MarkKind::RailRestored, format!("{at_borrower} restored"));
+        set(self, false)?;
+        self.mark(MarkKind::RailRestored, format!("{what} restored"));
         if self.notes.rail_down_s.is_none() {
-            return Err(
-                Failure::failed(format_args!("{at_borrower} was cut, and the status called it up")).into()
-            );
+            return Err(Failure::failed(format_args!("{what} was cut, and the status called it up")).into());
         }
-        self.notes.rail_up_again_s =
-            Some(self.wait_up(&at_borrower, "taken up again after its restoration")?);
+        self.notes.rail_up_again_s = Some(self.wait_up("taken up again after its restoration")?);
         self.hold(self.paced(AFTER_CUT))
     }
 
-    /// Waits until the borrower calls a rail up, and returns how long that took, in seconds.
-    fn wait_up(&mut self, rail: &str, what: &str) -> Result<f64, Halt> {
+    /// Each switch dies, and another one comes, which knows nothing.
+    fn switch_kills(&mut self) -> Result<(), Halt> {
+        for which in SWITCHES {
+            self.wait_up("in use before a switch was killed")?;
+            let Some(killed) = self.network.kill_switch(which) else { continue };
+            self.load.killed(Instant::now());
+            self.notes.killed_pids.push(killed);
+            self.mark(MarkKind::Kill, format!("switch {}, process {killed}, killed", which.name()));
+            self.goes_on(&format!("the {} switch was killed", which.name()))?;
+            self.hold(self.paced(SWITCH_AWAY))?;
+            self.network.start_switch(which)?;
+            self.mark(MarkKind::RailRestored, format!("switch {} started", which.name()));
+            self.notes.rail_up_again_s = Some(self.wait_up("taken up again with a new switch")?);
+            self.hold(self.paced(AFTER_CUT))?;
+        }
+        Ok(())
+    }
+
+    /// A rail that takes long is used no more than to find out that it still does.
+    fn slow_rail(&mut self) -> Result<(), Halt> {
+        self.wait_up("in use before it was slow")?;
+        let milliseconds = SLOWNESS.as_millis();
+        self.network.wire.slow(SLOWNESS);
+        self.mark(MarkKind::RailSlowed, format!("the link between the switches takes {milliseconds} ms"));
+        self.hold(SLOW_SETTLES)?;
+        let before = self.frames()?;
+        self.hold(self.paced(SLOW).max(SLOW_MIN))?;
+        let after = self.frames()?;
+        self.network.wire.slow(Duration::ZERO);
+        self.mark(MarkKind::RailRestored, "the link between the switches is quick again".to_owned());
+        let [switched, all] = [0, 1].map(|which| after[which].saturating_sub(before[which]) as f64);
+        let share = if all > 0.0 { switched / all } else { 1.0 };
+        self.notes.slow_rail_share = Some(share);
+        if share > SLOW_SHARE_MAX {
+            let percent = share * 100.0;
+            let what = format!("{SWITCHED} was slow, and carried {percent:.0} % of the frames all the same");
+            return Err(Failure::failed(what).into());
+        }
+        Ok(())
+    }
+
+    /// Frames that the borrower has sent: over the rail by the switches, and all.
+    fn frames(&self) -> Result<[u64; 2], Failure> {
+        let all = self.borrower.status()?.channels.iter().map(|channel| channel.sent_frames).sum();
+        Ok([self.network.switched_frames()?, all])
+    }
+
+    /// Waits until the borrower calls the rail by the switches up, and returns how long that took, in seconds.
+    fn wait_up(&mut self, what: &str) -> Result<f64, Halt> {
         let start = Instant::now();
-        while !is_up(&self.borrower.status()?, rail) {
+        while !is_up(&self.borrower.status()?, SWITCHED) {
             if start.elapsed() > RAIL_BACK_MAX {
                 let seconds = RAIL_BACK_MAX.as_secs();
-                return Err(Failure::failed(format_args!("{rail} was not {what} within {seconds} s")).into());
+                return Err(
+                    Failure::failed(format_args!("{SWITCHED} was not {what} within {seconds} s")).into()
+                );
             }
             self.hold(RECOVERY_POLL)?;
         }
@@ -248,30 +334,29 @@ impl<'a> Stage<'a> {
 
     /// Waits until I/O goes on and the node names another card.
     fn recovered(&mut self, node: &Node, killed: u32) -> Result<(), Halt> {
+        let after = format!("a card of the {} was killed", node.role());
+        self.goes_on(&after)?;
         let start = Instant::now();
-        let in_time = |what: &str| match start.elapsed() > RECOVERY_MAX {
-            true => {
-                let (role, seconds) = (node.role(), RECOVERY_MAX.as_secs());
-                Err(Failure::failed(format_args!(
-                    "{what} within {seconds} s after a card of the {role} was killed"
-                )))
-            }
-            false => Ok(()),
-        };
-        while self.load.is_recovering()? {
-            self.check()?;
-            in_time("no I/O completed")?;
-            std::thread::sleep(RECOVERY_POLL);
-        }
         loop {
             let card = node.status()?.cards.into_iter().next();
             if let Some(card) = card.filter(|card| card.pid.is_some_and(|pid| pid != killed)) {
                 self.notes.card_recoveries_s.extend(card.last_recovery_s);
                 return Ok(());
             }
-            in_time("no new card was named")?;
+            in_time(start, "no new card was named", &after)?;
             self.hold(RECOVERY_POLL)?;
         }
+    }
+
+    /// Waits until a request completes that was sent after something was killed.
+    fn goes_on(&mut self, after: &str) -> Result<(), Halt> {
+        let start = Instant::now();
+        while self.load.is_recovering()? {
+            self.check()?;
+            in_time(start, "no I/O completed", after)?;
+            std::thread::sleep(RECOVERY_POLL);
+        }
+        Ok(())
     }
 
     fn paced(&self, duration: Duration) -> Duration {
@@ -320,6 +405,8 @@ impl<'a> Stage<'a> {
 
     /// So that what is in flight can end after a phase that failed.
     fn restore_rails(&self) {
+        self.network.wire.cut(false);
+        self.network.wire.slow(Duration::ZERO);
         if let Err(failure) = self.impair_all(&Impairment::default()) {
             tracing::debug!(%failure, "the rails stay impaired");
         }
@@ -335,15 +422,13 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The names that both ends have for the borrower's first rail.
-fn first_rail(borrower: &Status, lender: &Status) -> Result<(String, String), Failure> {
-    let (Some(near), Some(first)) = (borrower.rails.first(), lender.rails.first()) else {
-        return Err(Failure::failed("a node has no rail in its status"));
-    };
-    // The lender may list its rails in another order: theirs is where ours goes to.
-    let far =
-        lender.rails.iter().find(|rail| !near.peer.is_empty() && rail.local == near.peer).unwrap_or(first);
-    Ok((near.name.clone(), far.name.clone()))
+/// It is not yet too late for something since a kill.
+fn in_time(start: Instant, what: &str, after: &str) -> Result<(), Failure> {
+    if start.elapsed() <= RECOVERY_MAX {
+        return Ok(());
+    }
+    let seconds = RECOVERY_MAX.as_secs();
+    Err(Failure::failed(format_args!("{what} within {seconds} s after {after}")))
 }
 
 fn is_up(status: &Status, rail: &str) -> bool {
@@ -372,13 +457,11 @@ mod tests {
     use super::*;
     use program::status::{Channel, Node as NodeStatus, Rail};
 
-    fn status(rails: &[(&str, &str, &str)], retransmissions: u64) -> Status {
+    fn status(rails: &[(&str, &str)], retransmissions: u64) -> Status {
         let mut status = Status::new(NodeStatus::default());
-        let rail = |&(name, local, peer): &(&str, &str, &str)| Rail {
+        let rail = |&(name, state): &(&str, &str)| Rail {
             name: name.to_owned(),
-            local: local.to_owned(),
-            peer: peer.to_owned(),
-            state: "down".to_owned(),
+            state: state.to_owned(),
             ..Rail::default()
         };
         status.rails = rails.iter().map(rail).collect();
@@ -396,17 +479,9 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_the_first_rail_are_found() {
-        let borrower =
-            status(&[("b0", "127.0.0.1:9", "127.0.0.1:7411"), ("b1", "127.0.0.2:9", "127.0.0.2:7411")], 0);
-        let swapped = status(&[("l0", "127.0.0.2:7411", ""), ("l1", "127.0.0.1:7411", "")], 0);
-        assert_eq!(first_rail(&borrower, &swapped).unwrap(), ("b0".to_owned(), "l1".to_owned()));
-        let unknown = status(&[("l0", "0.0.0.0:1", "")], 0);
-        assert_eq!(first_rail(&borrower, &unknown).unwrap().1, "l0");
-        assert!(first_rail(&borrower, &status(&[], 0)).is_err());
-        let mut one_up = borrower;
-        one_up.rails[1].state = "up".to_owned();
-        assert!(is_up(&one_up, "b1") && !is_up(&one_up, "b0") && !is_up(&one_up, "b2"));
+    fn a_rail_is_up_if_it_is_to_anybody() {
+        let status = status(&[("b0", "down"), ("b1", "down"), ("b1", "up")], 0);
+        assert!(is_up(&status, "b1") && !is_up(&status, "b0") && !is_up(&status, "b2"));
     }
 
     #[test]

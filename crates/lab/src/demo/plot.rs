@@ -98,7 +98,9 @@ fn draw_marks(chart: &mut Chart<'_, '_>, report: &Report, top: f64) -> Drawn {
         let place = (mark.at_s, top - 0.38);
         match mark.kind {
             MarkKind::Kill => chart.draw_series([Cross::new(place, 4, colour.stroke_width(2))])?,
-            MarkKind::RailCut => chart.draw_series([TriangleMarker::new(place, -6, colour.filled())])?,
+            MarkKind::RailCut | MarkKind::RailSlowed => {
+                chart.draw_series([TriangleMarker::new(place, -6, colour.filled())])?
+            }
             MarkKind::RailRestored => chart.draw_series([TriangleMarker::new(place, 6, colour.filled())])?,
         };
     }

@@ -134,6 +134,8 @@ pub(super) struct Phase {
     pub rail_down_s: Option<f64>,
     /// From the restoration to the moment it called it up again.
     pub rail_up_again_s: Option<f64>,
+    /// Of the frames that the borrower has sent, those over the rail that was slow: 0 to 1.
+    pub slow_rail_share: Option<f64>,
 }
 
 /// Something that was done to the nodes.
@@ -151,12 +153,14 @@ pub(super) struct Mark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum MarkKind {
-    /// A card was killed.
+    /// A card or a switch was killed.
     Kill,
     /// A rail was cut.
     RailCut,
     /// A rail was restored.
     RailRestored,
+    /// A rail was made slow.
+    RailSlowed,
 }
 
 impl Report {
@@ -206,7 +210,7 @@ impl Report {
         let until = if self.interrupted { "Until it was interrupted, every" } else { "Every" };
         let log =
             if self.guest.is_some() { ", and the guest's kernel had no time-out and no reset" } else { "" };
-        format!("{until} byte was right and no I/O failed, through {kills} killed cards{log}")
+        format!("{until} byte was right and no I/O failed, through {kills} killed cards and switches{log}")
     }
 
     /// One sentence: the virtual machine.
@@ -388,7 +392,7 @@ pub(super) mod tests {
             table[6].starts_with("all") && table[6].contains("5 GiB") && table[6].contains(" 60 "),
             "{text}"
         );
-        assert!(text.contains("through 3 killed cards"), "{text}");
+        assert!(text.contains("through 3 killed cards and switches"), "{text}");
         assert!(text.contains("file system clean (44 files)"), "{text}");
     }
 

@@ -3,7 +3,9 @@
 
 mod nodes;
 mod scratch;
+mod wire;
 
 pub(crate) use nodes::{NETWORK_ONLY, Node};
 pub(crate) use program::halt::{Halt, Interrupt};
 pub(crate) use scratch::Scratch;
+pub(crate) use wire::{End, Wire};

@@ -151,16 +151,32 @@ impl Node {
         (prints, count): (&str, usize),
         interrupt: &Interrupt,
     ) -> Result<(Self, Vec<String>), Halt> {
-        let (file, name) = (scratch.join(&format!("{role}.toml")), name_of(role));
-        let text = format!("name = '{name}'\nstate_dir = '{role}.state'\n{text}");
-        fs::write(&file, text).map_err(|error| Failure::io("cannot keep a node's file", &error))?;
-        let arguments = vec!["node".into(), "--config".into(), file.into()];
+        let arguments = vec!["node".into(), "--config".into(), Self::config(scratch, role, text)?];
         let (mut node, first) = Self::launch(scratch, role, arguments, prints, interrupt)?;
         let mut lines = vec![first];
         while lines.len() < count {
             lines.push(node.wait_line(prints, interrupt)?);
         }
         Ok((node, lines))
+    }
+
+    /// Starts `causeway switch` with a file of this text, but for name and state folder.
+    pub(crate) fn start_switch(
+        scratch: &Scratch,
+        role: &'static str,
+        text: &str,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Halt> {
+        let arguments = vec!["switch".into(), "--config".into(), Self::config(scratch, role, text)?];
+        Self::launch(scratch, role, arguments, "switch ", interrupt).map(|(node, _ready)| node)
+    }
+
+    /// Keeps a configuration file that names the role and its state folder; returns its path.
+    fn config(scratch: &Scratch, role: &str, text: &str) -> Result<OsString, Failure> {
+        let (file, name) = (scratch.join(&format!("{role}.toml")), name_of(role));
+        let text = format!("name = '{name}'\nstate_dir = '{role}.state'\n{text}");
+        fs::write(&file, text).map_err(|error| Failure::io("cannot keep a node's file", &error))?;
+        Ok(file.into())
     }
 
     fn launch(
@@ -279,6 +295,12 @@ impl Node {
         kill_process(pid, Signal::KILL)
             .map_err(|error| self.failure(format_args!("has a card that cannot be killed: {error}")))?;
         Ok(named)
+    }
+
+    /// Kills it with SIGKILL, and its card with it; returns its process id.
+    pub(crate) fn kill(self) -> u32 {
+        // Dropping it kills it and waits for it.
+        self.pid()
     }
 
     /// Ends it as an operator would, with SIGTERM; it must end with 0.
