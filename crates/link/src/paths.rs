@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use base::Instant;
 use base::ids::RailId;
-use base::times::{ACK_DELAY, HEARTBEAT, RAIL_VERDICT};
+use base::times::{ACK_DELAY, HEARTBEAT, PROBE_GRANULARITY, RAIL_VERDICT};
 
 use crate::choice::{Choice, RailMode};
 use crate::frame::{MAX_FRAME, MAX_RAILS, OVERHEAD};
@@ -349,6 +349,9 @@ const DOUBT_AGAIN: Duration = Duration::from_secs(1);
 /// Where in the list the path through shared memory is.
 const SHM: usize = 0;
 
+/// A path that rests is used all the same where any other takes so many times as long.
+const FAR: u32 = 8;
+
 impl Paths {
     /// The paths of a card with these rails, whose peer has `peer` as far as that is known; `seen_below` says of each
     /// below which number packets are refused.
@@ -549,8 +552,18 @@ impl Paths {
         let is_found = |id: PathId| found.is_none_or(|found| found.contains(id));
         let answers = |(_, path): &(usize, &Path)| !path.is_suspect() && is_found(path.id);
         let answering = list.iter().enumerate().filter(answers);
-        let is_well = |path: &Path| !path.standing.rests() && !path.outgoing.recent.is_lossy();
-        let fit = answering.clone().filter(|(_, path)| is_well(path));
+        let whole = answering.clone().filter(|(_, path)| !path.outgoing.recent.is_lossy());
+        let rested = |path: &Path| !path.standing.rests();
+        let takes = |only_rested: bool| {
+            let some = whole.clone().filter(move |(_, path)| !only_rested || rested(path));
+            some.map(|(_, path)| path.outgoing.expected()).min()
+        };
+        // A rest is for what has failed lately while there is another one: not one that is hardly better than none.
+        let is_rest_dear = list.iter().any(|path| path.standing.rests())
+            && takes(true)
+                .zip(takes(false))
+                .is_some_and(|(rested, any)| rested > any * FAR + PROBE_GRANULARITY);
+        let fit = whole.filter(|(_, path)| is_rest_dear || rested(path));
         fn parts((at, path): (usize, &Path)) -> (usize, PathId, &Outgoing) {
             (at, path.id, &path.outgoing)
         }

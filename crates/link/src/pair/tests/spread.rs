@@ -161,3 +161,28 @@ fn who_stands_by_carries_nothing_while_the_first_is_well() {
     let (frames, _) = write(&mut world, MS * 300);
     assert!(frames[0] > 0 && frames[1] == 0, "{frames:?}");
 }
+
+/// It has failed again and again, and would rest for seconds; meanwhile the other one has become far slower.
+#[test]
+fn a_rail_that_rests_is_better_than_one_that_is_far_slower() {
+    for (mode, resting) in [(RailMode::Balance, 0), (RailMode::Balance, 1), (RailMode::Standby, 0)] {
+        let arena = Arena::default();
+        let mut world = pair(&arena, 2, mode);
+        let (_, clean) = write(&mut world, MS * 100);
+        for round in 0..6 {
+            write(&mut world, MS * 10);
+            world.cut = Box::new(move |_, _, path| path == PATHS[resting]);
+            write(&mut world, MS * 20);
+            world.cut = Box::new(|_, _, _| false);
+            // Until it is used again: each rest is twice as long.
+            world.run_for(MS * if round < 5 { 75 << round } else { 100 });
+        }
+        let (frames, _) = write(&mut world, MS * 50);
+        assert_eq!(frames[resting], 0, "it rests: {mode:?} {frames:?}");
+        world.wire = on_rail(1 - resting, Wire { delay: MS * 20, ..Wire::default() });
+        write(&mut world, MS * 100);
+        let (frames, carried) = write(&mut world, MS * 100);
+        let what = format!("{mode:?}, rail {resting} rests: {frames:?}, {carried} of {clean}");
+        assert!(frames[1 - resting] == 0 && carried * 2 >= clean, "{what}");
+    }
+}
