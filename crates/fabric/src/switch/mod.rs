@@ -23,6 +23,7 @@
 //! Left out: sockets, queues and addresses (`io::switch`).
 
 mod counters;
+mod ownership;
 mod ports;
 mod table;
 
@@ -34,6 +35,7 @@ use base::ids::{DomainId, Group};
 use zerocopy::FromBytes;
 
 pub use counters::{PortCounters, Reason};
+pub use ownership::{Change, EPOCH_STRIDE, OwnedPartition, Owner, Ownership, OwnershipError};
 use ports::PortState;
 pub use ports::{PortId, PortSet};
 use table::Target;
@@ -79,6 +81,15 @@ impl Switch {
     pub fn new(table: Table) -> Self {
         let ports = table.ports().map(|_| PortState::new()).collect();
         Self { table, ports }
+    }
+
+    /// Ports are in other partitions from the next frame on. What is known of each, and was counted, stays.
+    ///
+    /// # Panics
+    /// If the table is not one of these ports: the driver's own mistake.
+    pub fn set_table(&mut self, table: Table) {
+        assert!(table.ports().count() == self.ports.len(), "ports are moved, and neither come nor go");
+        self.table = table;
     }
 
     /// What it was made by.

@@ -265,6 +265,18 @@ struct Port {
     standby: Option<PortId>,
 }
 
+impl TableSpec {
+    /// The name of what a problem is about, if it has one.
+    pub fn name_of(&self, subject: Subject) -> Option<&str> {
+        match subject {
+            Subject::Switch => None,
+            Subject::Port(at) => self.ports.get(at).map(|port| port.name.as_str()),
+            Subject::Partition(at) => self.partitions.get(at).map(|it| it.name.as_str()),
+            Subject::Multicast(at) => self.multicasts.get(at).map(|it| it.name.as_str()),
+        }
+    }
+}
+
 /// Where everything leads. Nothing overlaps, and each port is in one partition.
 #[derive(Clone, Debug)]
 pub struct Table {
