@@ -13,6 +13,7 @@ mod answered;
 mod capacity;
 mod choice;
 mod cipher;
+pub mod errand;
 pub mod frame;
 #[cfg(test)]
 mod golden;

@@ -77,6 +77,7 @@ pub use host::vfio_user::{
 };
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::StreamStats;
+pub use link::errand;
 pub use link::frame::group_of;
 pub use link::information;
 pub use link::pair::{COPIES, FunctionId, LobbyStats, OfferCells, Stats as ChannelStats};

@@ -314,11 +314,16 @@ impl Binding<'_> {
     }
 
     fn builder<'b>(&'b self, prologue: &'b [u8], entropy: [u8; 32]) -> Option<Builder<'b>> {
-        let params = PATTERN.parse().expect("the pattern is one that Noise defines");
-        let resolver: BoxedCryptoResolver = Box::new(Resolver { entropy });
-        let builder = Builder::with_resolver(params, resolver).prologue(prologue).ok()?;
-        builder.local_private_key(self.identity.reveal()).ok()
+        builder(self.identity, prologue, entropy)
     }
+}
+
+/// What either end of a handshake begins with. `None` if the key is unusable, which no key of 32 bytes is.
+pub(crate) fn builder<'b>(own: &'b NodeKey, prologue: &'b [u8], entropy: [u8; 32]) -> Option<Builder<'b>> {
+    let params = PATTERN.parse().expect("the pattern is one that Noise defines");
+    let resolver: BoxedCryptoResolver = Box::new(Resolver { entropy });
+    let builder = Builder::with_resolver(params, resolver).prologue(prologue).ok()?;
+    builder.local_private_key(own.reveal()).ok()
 }
 
 /// Marks a message of a handshake for a node, so that only who knows the node's public key can have made it: as
