@@ -609,6 +609,18 @@ events! {
     => "frames come to {listen} from addresses that are no port's, or in a group that they do not name, {count} so \
         far: they are dropped"
 
+    /// A node has taken a partition of a switch.
+    Info "partition-taken" PartitionTaken { partition: String, node: String, epoch: u64 }
+    => "partition {partition} is {node}'s now, epoch {epoch}"
+
+    /// Ports of a switch are in another partition.
+    Info "ports-moved" PortsMoved { ports: String, partition: String, node: String }
+    => "ports {ports} are in partition {partition} now, as {node} has said"
+
+    /// A switch does not do what was asked of it over its channel of control.
+    Warning "control-refused" ControlRefused { node: String, why: String, others: u64 }
+    => "{node} is refused what it asks of this switch: {why} ({others} others since the last one)"
+
     /// A port is not heard, and the one that stands by for it is.
     Warning "switch-standby" SwitchStandby { port: String, standby: String }
     => "port {port} is not heard: port {standby} is used in its place"

@@ -13,6 +13,7 @@ mod run;
 mod slot;
 mod slots;
 mod source;
+mod switch_ctl;
 mod values;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use io::address::RailAddress;
 
 use crate::config::Cache;
 use crate::line::{FunctionName, LineArgument};
+use crate::switch_control::SwitchUrl;
 pub use access::{SocketAccess, mode as socket_mode};
 pub use hide::hide_line;
 pub(crate) use protection::protection;
@@ -241,13 +243,73 @@ pub struct NodeArgs {
 
 /// `causeway switch`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct SwitchArgs {
+    /// What to do with one that runs.
+    #[command(subcommand)]
+    pub command: Option<SwitchCommand>,
     /// The configuration file; docs/switch.md shows one
-    #[arg(long, value_name = "S.toml")]
-    pub config: PathBuf,
+    #[arg(long, value_name = "S.toml", required = true)]
+    pub config: Option<PathBuf>,
     /// End when this process, which has started us, ends
     #[arg(long, value_name = "PID", hide = true)]
     pub end_with: Option<u32>,
+}
+
+/// What can be done with a switch that runs.
+#[derive(Debug, Subcommand)]
+pub enum SwitchCommand {
+    /// Take partitions of a switch, which lets this node in, and move ports between them
+    Ctl(CtlArgs),
+}
+
+/// `causeway switch ctl`.
+#[derive(Debug, Args)]
+pub struct CtlArgs {
+    /// The switch, as it prints when it starts
+    #[arg(value_name = "causeway-switch://KEY@ADDR:PORT")]
+    pub url: SwitchUrl,
+    /// The node of this machine as which to ask
+    #[arg(long, value_name = "NAME", global = true)]
+    pub name: Option<NodeName>,
+    /// Where the key of that node is kept [default: $XDG_STATE_HOME/causeway/NAME, for root /var/lib/causeway/NAME]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub state_dir: Option<PathBuf>,
+    /// What to ask for.
+    #[command(subcommand)]
+    pub order: CtlOrder,
+}
+
+/// What can be asked of a switch.
+#[derive(Debug, Subcommand)]
+pub enum CtlOrder {
+    /// Show the partitions, their owners, epochs and ports
+    Show {
+        /// What to print.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Take partitions, from whoever has them
+    Take {
+        /// Their names
+        #[arg(required = true, value_name = "PARTITION")]
+        partitions: Vec<String>,
+        /// Greater than the present one [default: the next]
+        #[arg(long, value_name = "N")]
+        epoch: Option<u64>,
+    },
+    /// Move ports into another partition, all or none; this node has to have all that are touched
+    Move {
+        /// Their names
+        #[arg(required = true, value_name = "PORT")]
+        ports: Vec<String>,
+        /// The partition
+        #[arg(long, value_name = "PARTITION")]
+        to: String,
+        /// By which epoch the partitions are had [default: as the switch says]
+        #[arg(long, value_name = "N")]
+        epoch: Option<u64>,
+    },
 }
 
 /// `causeway up`.

@@ -24,3 +24,4 @@ pub mod reload;
 pub mod roles;
 pub mod state_dir;
 pub mod status;
+pub mod switch_control;

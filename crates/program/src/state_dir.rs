@@ -16,6 +16,7 @@
 pub mod drive;
 mod file;
 pub mod medium;
+pub mod partitions;
 pub mod slot;
 
 use std::collections::BTreeSet;
@@ -116,6 +117,17 @@ impl StateDir {
             check_folder(path)?;
         }
         read_identity(path)
+    }
+
+    /// The key pair of the node whose folder this is, whether it runs or not; `None` where there is none yet.
+    ///
+    /// # Errors
+    /// As of [`StateDir::identify`].
+    pub fn key_pair(path: &Path) -> Result<Option<NodeKey>, StateError> {
+        if Self::identify(path)?.is_none() {
+            return Ok(None);
+        }
+        Ok(read_key(path)?.map(|key| NodeKey::new(link::derive(key.reveal(), NODE_KEY))))
     }
 
     /// The node has started: its folder stays.

@@ -45,6 +45,7 @@ mod w5_events;
 mod w5_examples;
 mod w5_replaced;
 mod w5_switch;
+mod w6_ownership;
 mod w7_rails;
 mod w8_capture;
 mod w9_discovery;

@@ -150,6 +150,11 @@ impl Ownership {
         Self { spec, allowed, owners }
     }
 
+    /// Whether this node may take anything here.
+    pub fn is_known(&self, node: NodeId) -> bool {
+        self.allowed.iter().any(|allowed| allowed.contains(&node))
+    }
+
     /// The partitions as they are.
     pub fn partitions(&self) -> Vec<OwnedPartition> {
         listed(&self.spec, &self.owners)

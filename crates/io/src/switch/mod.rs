@@ -292,6 +292,14 @@ impl Switch {
         }
     }
 
+    /// Ports are in other partitions from the next frame on; no frame is lost for that.
+    ///
+    /// # Panics
+    /// If the table has not the same ports.
+    pub fn set_table(&mut self, table: Table) {
+        self.core.set_table(table);
+    }
+
     /// How each port is doing.
     pub fn ports(&self) -> impl Iterator<Item = PortView<'_>> {
         let at = now();

@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::{
     BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
-    PeersArgs, StatusArgs, SwitchArgs, TopoArgs, TopoOutput, events, hide_line, link, reload, slots,
+    PeersArgs, StatusArgs, SwitchArgs, SwitchCommand, TopoArgs, TopoOutput, events, hide_line, link, reload,
+    slots, switch_ctl,
 };
 use crate::config::{Config, SwitchConfig};
 use crate::control::{ControlError, Request, Response, find, running, runtime_dir};
@@ -177,10 +178,15 @@ fn node(args: &NodeArgs) -> Result<(), Failure> {
 }
 
 fn switch(args: &SwitchArgs) -> Result<(), Failure> {
+    let config = match (&args.command, &args.config) {
+        (Some(SwitchCommand::Ctl(args)), _) => return switch_ctl::run(args),
+        (None, Some(config)) => config,
+        (None, None) => return Err(Failure::usage("which switch? Give --config S.toml")),
+    };
     if let Some(parent) = args.end_with {
         roles::end_with(parent)?;
     }
-    roles::switch(SwitchConfig::load(&args.config)?)
+    roles::switch(SwitchConfig::load(config)?)
 }
 
 fn ask_peers(name: Option<&NodeName>) -> Result<Box<Peers>, Failure> {

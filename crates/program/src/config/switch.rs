@@ -3,6 +3,7 @@
 //! ```toml
 //! name = "s1"                         # default: the file's name without its ending
 //! state_dir = "/var/lib/causeway/s1"
+//! control = "10.0.0.9:7412"           # where `causeway switch ctl` reaches it; without it nobody moves ports
 //!
 //! [[ports]]
 //! name = "store1"
@@ -28,6 +29,7 @@
 //! name = "red"
 //! ports = ["store1", "up", "up2"]
 //! groups = [1, 2]                     # all if left out
+//! owners = ["9s3e..."]                # ids of nodes that may take it, and then move its ports
 //!
 //! [[multicast]]
 //! name = "news"
@@ -36,6 +38,7 @@
 //! ```
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -59,6 +62,7 @@ const NAME_MAX: usize = 32;
 struct Raw {
     name: Option<Spanned<String>>,
     state_dir: Option<PathBuf>,
+    control: Option<Spanned<String>>,
     #[serde(default)]
     ports: Vec<Spanned<RawPort>>,
     #[serde(default)]
@@ -90,6 +94,8 @@ struct RawPartition {
     name: Spanned<String>,
     ports: Vec<Spanned<String>>,
     groups: Option<Vec<Spanned<i64>>>,
+    #[serde(default)]
+    owners: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -107,10 +113,16 @@ pub struct SwitchConfig {
     pub name: NodeName,
     /// Where key and identity are kept; `None` is the default place of this name.
     pub state_dir: Option<PathBuf>,
+    /// Where it can be told of its ports.
+    pub control: Option<SocketAddr>,
     /// Where its ports are, in the order of the table.
     pub ports: Vec<SwitchPort>,
     /// What leads where.
     pub table: Table,
+    /// What that was made by.
+    pub spec: TableSpec,
+    /// Of each partition, who may take it.
+    pub owners: Vec<Vec<NodeId>>,
 }
 
 /// Where a port is.
@@ -177,11 +189,14 @@ impl Check<'_> {
         let ports = raw.ports.iter().map(|port| self.port(port.get_ref(), &names)).collect();
         let partitions = raw.partitions.iter().map(|it| self.partition(it.get_ref(), &names)).collect();
         let multicasts = raw.multicast.iter().map(|it| self.multicast(it.get_ref(), &names)).collect();
+        let owners = raw.partitions.iter().map(|it| self.owners(it.get_ref())).collect();
+        let control = raw.control.as_ref().and_then(|address| self.control(address));
         // What is known to be wrong would only be said once more, in other words.
         if !self.problems.is_empty() {
             return None;
         }
-        let table = Table::new(TableSpec { fabric: 0, ports, partitions, multicasts });
+        let spec = TableSpec { fabric: 0, ports, partitions, multicasts };
+        let table = Table::new(spec.clone());
         let table = table.map_err(|problems| {
             for problem in problems {
                 let at = match problem.subject {
@@ -196,8 +211,11 @@ impl Check<'_> {
         Some(SwitchConfig {
             name: name?,
             state_dir,
+            control,
             ports: places.into_iter().collect::<Option<_>>()?,
             table: table.ok()?,
+            spec,
+            owners,
         })
     }
 
@@ -385,6 +403,21 @@ impl Check<'_> {
         PartitionSpec { name, ports: self.all_known(&raw.ports, names), groups }
     }
 
+    fn owners(&mut self, raw: &RawPartition) -> Vec<NodeId> {
+        raw.owners.iter().filter_map(|node| self.parsed::<NodeId>(node)).collect()
+    }
+
+    /// An address that whoever moves ports can be told.
+    fn control(&mut self, raw: &Spanned<String>) -> Option<SocketAddr> {
+        let address = raw.get_ref().parse::<SocketAddr>().ok();
+        let usable = address.filter(|at| !at.ip().is_unspecified() && !at.ip().is_multicast());
+        if usable.is_none() {
+            let what = "control is an address of this machine with a port, such as \"10.0.0.9:7412\"";
+            self.wrong(raw.span().start, what);
+        }
+        usable
+    }
+
     fn multicast(&mut self, raw: &RawMulticast, names: &[&str]) -> MulticastSpec {
         let name = self.name(&raw.name);
         let ranges = self.domains(&raw.domains, &RailId::ALL);
@@ -506,6 +539,13 @@ ports = ["a", "b"]
             ("\"d\"]\ngroups", "\"e\"]\ngroups", 29, "there is no port `e`"),
             ("[1, 4094]", "[0]", 30, "group 0 is none: 1 to 4094"),
             ("[1, 4094]", "[]", 28, "this partition has no groups"),
+            ("[1, 4094]", "[1]\nowners = [\"me\"]", 31, "a node's id has"),
+            (
+                "[[ports]]\nname = \"a\"",
+                "control = \"0.0.0.0:7412\"\n[[ports]]\nname = \"a\"",
+                2,
+                "control is an address",
+            ),
             ("ports = [\"a\", \"b\", \"c\", \"d\"]", "ports = [\"b\", \"c\", \"d\"]", 3, "in no partition"),
             ("name = \"b\"", "name = \"a\"", 10, "port `a` is there already"),
             ("name = \"b\"", "name = \"b b\"", 10, "`b b` is no name here"),

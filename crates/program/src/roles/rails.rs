@@ -359,7 +359,8 @@ pub(super) fn open(
     }
 }
 
-fn unbound(local: SocketAddr, error: &std::io::Error) -> Failure {
+/// What it means that a UDP socket cannot be bound there.
+pub(super) fn unbound(local: SocketAddr, error: &std::io::Error) -> Failure {
     let address = local.ip();
     match error.kind() {
         ErrorKind::AddrInUse => Failure::refused(format!("UDP address {local} is in use by another program")),

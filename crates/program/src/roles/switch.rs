@@ -3,12 +3,15 @@
 //! It has a key and an id as a node has, and a control socket under its name. Nothing that it forwards needs the key: it
 //! is for a channel of its own, over which it can be told of its ports.
 
+mod control;
+
 use std::time::{Duration, Instant};
 
 use io::event::Event;
 use io::switch::{Door, OPTIONS, Place, PortView, Switch};
-use node::switch::Reason;
+use node::switch::{Ownership, Reason};
 
+use self::control::{Control, Partitions};
 use super::signals::{Asked, Hangup, Signals};
 use super::{open_state, rails, serve};
 use crate::cli::Listen;
@@ -23,7 +26,7 @@ const DEAF: Duration = Duration::from_millis(5);
 
 /// Forwards until SIGTERM.
 pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
-    let SwitchConfig { name, state_dir, ports, table } = config;
+    let SwitchConfig { name, state_dir, control: control_at, ports, table, spec, owners } = config;
     let mut state = open_state(state_dir.as_deref(), &name)?;
     let mut control = serve::control_socket(&name)?;
     let (mut doors, mut places): (Vec<(Listen, Door)>, Vec<Place>) = (Vec::new(), Vec::new());
@@ -47,6 +50,9 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
         }
         places.push(Place { door, peer: port.peer });
     }
+    let (mut partitions, restored) = Partitions::new(Ownership::new(spec, owners), &state)?;
+    let table = restored.map_or(table, |restored| partitions.apply(restored));
+    let mut channel = control_at.map(|at| Control::listen(at, &state)).transpose()?;
     let doors = doors.into_iter().map(|(_, door)| door).collect();
     let failed = |error: std::io::Error| Failure::io("the switch cannot go on", &error);
     let mut switch = Switch::new(table, doors, places).map_err(failed)?;
@@ -54,8 +60,15 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
         Signals::listen(Hangup::Ends).map_err(|error| Failure::io("cannot watch for signals", &error))?;
     switch.watch(rustix::fd::AsFd::as_fd(&signals)).map_err(failed)?;
     switch.watch(control.as_fd()).map_err(failed)?;
+    if let Some(channel) = &channel {
+        switch.watch(rustix::fd::AsFd::as_fd(channel)).map_err(failed)?;
+    }
     state.keep();
     crate::cli::print(&format!("switch {name}, {} ports, id {}\n", ports.len(), state.identity().id()))?;
+    let url = channel.as_ref().map(|channel| channel.url.to_string());
+    if let Some(url) = &url {
+        crate::cli::print(&format!("{url}\n"))?;
+    }
     let mut looked = Instant::now();
     let mut stop = false;
     loop {
@@ -65,8 +78,12 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
         }
         looked = Instant::now();
         stop |= matches!(signals.take(), Some(Asked::First | Asked::Again));
+        if let Some(channel) = &mut channel {
+            channel.turn(&mut partitions, &state, &mut switch);
+        }
         let http = control.address().to_string();
-        control.turn(&mut |request| answer(&request, &switch, name.as_str(), &state, &http, &mut stop));
+        let told = Told { name: name.as_str(), http: &http, url: url.as_deref(), partitions: &partitions };
+        control.turn(&mut |request| answer(&request, &switch, &state, &told, &mut stop));
         if stop {
             Event::NodeEnding {}.say();
             return Ok(());
@@ -74,29 +91,41 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
     }
 }
 
+/// What a switch says of itself beside its ports.
+struct Told<'a> {
+    name: &'a str,
+    http: &'a str,
+    url: Option<&'a str>,
+    partitions: &'a Partitions,
+}
+
 fn answer(
     request: &Request,
     switch: &Switch,
-    name: &str,
     state: &StateDir,
-    http: &str,
+    told: &Told<'_>,
     stop: &mut bool,
 ) -> Response {
     match request {
         Request::Status => {
             let node = status::Node {
-                name: name.to_owned(),
+                name: told.name.to_owned(),
                 id: state.identity().id().to_string(),
                 pid: std::process::id(),
                 incarnation: state.incarnation(),
-                http: Some(http.to_owned()),
+                http: Some(told.http.to_owned()),
                 identity_shared: false,
             };
             let ports = switch.ports().map(|port| port_of(&port)).collect();
             let listeners = switch.doors();
             let listeners = listeners
                 .map(|(local, strangers)| status::SwitchListener { local: local.to_string(), strangers });
-            let switch = status::Switch { ports, listeners: listeners.collect() };
+            let switch = status::Switch {
+                ports,
+                listeners: listeners.collect(),
+                partitions: told.partitions.listed(),
+                control: told.url.map(str::to_owned),
+            };
             Response::Status { status: Box::new(Status { switch: Some(switch), ..Status::new(node) }) }
         }
         Request::Stop => {

@@ -20,12 +20,21 @@ pub(super) struct Named {
 
 /// Reads the value of `name`; `None` if there is no such file.
 pub(super) fn read_value(folder: &Path, name: &str) -> Result<Option<Named>, StateError> {
+    read_long_value(folder, name, BYTES_MAX)
+}
+
+/// The same of one that may be longer.
+pub(super) fn read_long_value(
+    folder: &Path,
+    name: &str,
+    bytes_max: u64,
+) -> Result<Option<Named>, StateError> {
     let file = folder.join(name);
     let mut bytes = Vec::new();
     match File::open(&file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io_error("open", &file)(error)),
-        Ok(open) => open.take(BYTES_MAX).read_to_end(&mut bytes).map_err(io_error("read", &file))?,
+        Ok(open) => open.take(bytes_max).read_to_end(&mut bytes).map_err(io_error("read", &file))?,
     };
     match checked_value(name, &bytes) {
         Ok(value) => Ok(Some(Named { file, value: value.to_owned() })),

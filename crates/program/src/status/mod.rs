@@ -17,7 +17,7 @@ pub use map::{Map, MapDomain, MapGrant, MapRange, MapWindow, render as render_ma
 pub(crate) use metrics::{METRICS_TYPE, render_metrics};
 pub use peers::{Peer, PeerFunction, PeerRail, Peers, render as render_peers};
 pub use render::render;
-pub(crate) use render::{age, render_links, shown};
+pub(crate) use render::{age, render_links, render_partitions, shown};
 pub use topo::{Topo, render as render_topo, render_dot};
 
 /// The version of the document.
@@ -101,6 +101,24 @@ pub struct Switch {
     pub ports: Vec<SwitchPort>,
     /// Where it listens.
     pub listeners: Vec<SwitchListener>,
+    /// Its partitions.
+    pub partitions: Vec<SwitchPartition>,
+    /// What `causeway switch ctl` reaches it by; `null` where its file names no `control`.
+    pub control: Option<String>,
+}
+
+/// A partition of a switch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SwitchPartition {
+    /// Its name.
+    pub name: String,
+    /// The id of the node that has taken it; `null`: none has.
+    pub owner: Option<String>,
+    /// Greater each time that it is taken.
+    pub epoch: u64,
+    /// The names of its ports.
+    pub ports: Vec<String>,
 }
 
 /// A port of a switch. What is counted counts from its start.

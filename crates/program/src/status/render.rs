@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Role, Status};
+use super::{Role, Status, SwitchPartition};
 use crate::cli::ByteSize;
 
 /// The status as text that ends with a newline.
@@ -28,6 +28,7 @@ pub fn render(status: &Status) -> String {
         &["PORT", "PARTITION", "STATE", "RECEIVED", "SENT", "DROPPED", "LOCAL", "PEER"],
         switch_ports(status),
     );
+    section(PARTITIONS, partitions(status.switch.iter().flat_map(|switch| &switch.partitions)));
     section(&["CARD", "GEN", "RESTARTS", "STATE", "LAST RECOVERY"], cards(status));
     counters(&mut text, status);
     text
@@ -38,6 +39,24 @@ pub(crate) fn render_links(status: &Status) -> String {
     let mut text = String::new();
     table(&mut text, RAILS, &rails(status));
     text.split_off(usize::from(!text.is_empty()))
+}
+
+/// The partitions of a switch alone.
+pub(crate) fn render_partitions(list: &[SwitchPartition]) -> String {
+    let mut text = String::new();
+    table(&mut text, PARTITIONS, &partitions(list.iter()));
+    text.split_off(usize::from(!text.is_empty()))
+}
+
+/// Of a table of partitions.
+const PARTITIONS: &[&str] = &["PARTITION", "EPOCH", "OWNER", "PORTS"];
+
+fn partitions<'a>(list: impl Iterator<Item = &'a SwitchPartition>) -> Vec<Vec<String>> {
+    let row = |it: &SwitchPartition| {
+        let owner = it.owner.clone().unwrap_or_else(|| "nobody".to_owned());
+        vec![it.name.clone(), it.epoch.to_string(), owner, it.ports.join(", ")]
+    };
+    list.map(row).collect()
 }
 
 /// Of a table of rails.
