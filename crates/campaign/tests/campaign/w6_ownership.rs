@@ -8,7 +8,7 @@ use campaign::process::{Outcome, Process, run, run_to_end};
 use campaign::world::{Machine, Mesh};
 use campaign::{gate, scale};
 use serde_json::{Value, json};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -124,8 +124,9 @@ fn w6_what_was_answered_is_there_after_a_kill() {
         // One more is under way when the switch dies: it is done as a whole, or not at all.
         let is_blue = ports_of(&answered, "blue") != json!(["third"]);
         let to = if is_blue { "red" } else { "blue" };
-        let mut asking = scene.ctl("manager", &["move", "left", "right", "--to", to]).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(7 * round));
+        let mut asking = scene.ctl("manager", &["move", "left", "right", "--to", to]);
+        let mut asking = asking.stdout(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(7 * u64::from(round)));
         scene.restart();
         asking.kill().unwrap();
         let was_answered = asking.wait().unwrap().success();
