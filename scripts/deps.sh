@@ -27,6 +27,7 @@ tools=(
     "virt-qemu-run libvirt-daemon-driver-qemu  the part of libvirt that runs QEMU"
     "python3 python3     small helpers of the tests"
     "tshark tshark       reads what was captured, with our dissector"
+    "nft nftables        loses packets of the tests' own networks"
 )
 
 packages=()

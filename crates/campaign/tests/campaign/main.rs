@@ -10,6 +10,7 @@ mod disks;
 mod nbd_client;
 mod s1_kill_series;
 mod switches;
+mod t1_chassis;
 mod t1_namespaces;
 mod t2_failing_disk;
 mod t2_sealed;

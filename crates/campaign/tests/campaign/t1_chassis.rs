@@ -1,0 +1,197 @@
+//! Two chassis: four hosts with two rails each, a switch for each rail, and a link between the switches. Whatever single
+//! part of the network fails, no I/O does.
+//!
+//! ```text
+//!   a b c d   rail 0 ── s1 ─┐
+//!                           │ link
+//!   a b c d   rail 1 ── s2 ─┘
+//! ```
+
+use crate::switches::{at, id, ip, keep_rails, port, start};
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT};
+use campaign::load::{Load, Model};
+use campaign::process::{Process, run};
+use campaign::world::{Machine, Mesh};
+use campaign::{gate, scale};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(30);
+/// Longer than it takes to find out that a rail is dead, or well again.
+const A_WHILE: Duration = Duration::from_millis(400);
+
+/// Which of the network's packets a machine loses at one of its interfaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    In,
+    Out,
+}
+
+/// Drops so many of a thousand packets there, by a table of its own that [`heal`] removes.
+fn lose(machine: &Machine, device: &str, way: Way, per_mille: u16) {
+    let hook = if way == Way::In { "ingress" } else { "egress" };
+    let chain =
+        format!("add chain netdev harm {hook} {{ type filter hook {hook} device {device} priority 0; }}");
+    let rule = match per_mille {
+        1000 => format!("add rule netdev harm {hook} drop"),
+        some => format!("add rule netdev harm {hook} numgen random mod 1000 < {some} drop"),
+    };
+    for words in ["add table netdev harm", &chain, &rule] {
+        let mut command = machine.command("nft");
+        command.arg(words);
+        run(command).unwrap();
+    }
+}
+
+fn heal(machine: &Machine) {
+    let mut command = machine.command("nft");
+    command.arg("delete table netdev harm");
+    run(command).unwrap();
+}
+
+fn set_link(machine: &Machine, device: &str, state: &str) {
+    ip(machine, &["link", "set", device, state]);
+}
+
+struct Scene<'a> {
+    hosts: [&'a Machine; 4],
+    machines: [&'a Machine; 2],
+    texts: [String; 2],
+    switches: Vec<Process>,
+    loads: Vec<Load>,
+}
+
+impl<'a> Scene<'a> {
+    /// The file of the switch of a rail: each host on this rail behind a port of its own, all on the other rail behind
+    /// the link.
+    fn text(rail: usize, own: &Machine, other: &Machine, hosts: [&Machine; 4]) -> String {
+        let names = ["left0", "lender0", "left1", "lender1"];
+        let ids: Vec<String> = hosts.iter().zip(names).map(|(host, name)| id(host, name)).collect();
+        let ports = hosts.iter().zip(&ids).enumerate().map(|(number, (host, id))| {
+            let nodes = format!("nodes = [\"{id}\"]\nrails = [{rail}]");
+            port(&format!("h{number}"), &at(own, rail), &at(host, rail), &nodes)
+        });
+        let all: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
+        let nodes = format!("nodes = [{}]\nrails = [{}]", all.join(", "), 1 - rail);
+        ports.collect::<String>() + &port("link", &at(own, 2), &at(other, 2), &nodes)
+    }
+
+    /// I/O goes on, for a while and for so many requests.
+    fn goes_on(&self, what: &str) {
+        let until = Instant::now() + A_WHILE;
+        while Instant::now() < until {
+            for load in &self.loads {
+                load.wait_done(100, LONG).unwrap_or_else(|error| panic!("{what}: {error}"));
+            }
+        }
+        let gaps: Vec<_> = self.loads.iter().map(Load::take_longest_gap).collect();
+        let failed: Vec<_> = self.loads.iter().map(Load::failed).collect();
+        println!("{what}: longest gaps {gaps:?}");
+        assert_eq!(failed, [0, 0], "{what}");
+    }
+
+    fn during(&self, what: &str, harm: impl FnOnce(), heal: impl FnOnce()) {
+        harm();
+        self.goes_on(what);
+        heal();
+        self.goes_on(&format!("{what}, healed"));
+    }
+
+    fn links(&self) {
+        let [a, _, _, d] = self.hosts;
+        let [s1, s2] = self.machines;
+        let all = [
+            (a, "rail0"),
+            (a, "rail1"),
+            (d, "rail0"),
+            (d, "rail1"),
+            (s1, "rail0"),
+            (s2, "rail1"),
+            (s1, "rail2"),
+        ];
+        for (machine, device) in all {
+            let what = format!("{device} of {}", machine.addresses()[0]);
+            let [down, up] = ["down", "up"].map(|state| move || set_link(machine, device, state));
+            self.during(&format!("{what} down"), down, up);
+            for way in [Way::In, Way::Out] {
+                let harm = || lose(machine, device, way, 1000);
+                self.during(&format!("{what} silent, {way:?}"), harm, || heal(machine));
+            }
+        }
+        self.during("loss", || lose(s1, "rail0", Way::Out, 50), || heal(s1));
+        let mtu = |bytes: &str| ip(s2, &["link", "set", "rail1", "mtu", bytes]);
+        self.during("a smaller MTU", || mtu("1400"), || mtu("1500"));
+    }
+
+    fn flapping(&self, time: Duration) {
+        let a = self.hosts[0];
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            for state in ["down", "up"] {
+                set_link(a, "rail0", state);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        self.goes_on("flapping");
+    }
+
+    fn kill_switches(&mut self) {
+        for which in [0, 1] {
+            self.switches[which].kill().unwrap();
+            self.goes_on("a switch killed");
+            self.switches[which] = start(self.machines[which], ["s1", "s2"][which], &self.texts[which]);
+            self.goes_on("a switch killed, and started again");
+        }
+    }
+}
+
+#[test]
+fn t1_no_single_failure_of_the_network_is_felt_by_io() {
+    let _place = gate::alone();
+    let mesh = Mesh::new(6, 3).unwrap();
+    let [a, b, c, d, s1, s2] = mesh.machines() else { panic!("six machines") };
+    let hosts = [a, b, c, d];
+    hosts.iter().for_each(|host| keep_rails(host, &[0, 1]));
+    keep_rails(s1, &[0, 2]);
+    keep_rails(s2, &[1, 2]);
+    let texts = [Scene::text(0, s1, s2, hosts), Scene::text(1, s2, s1, hosts)];
+    let switches = vec![start(s1, "s1", &texts[0]), start(s2, "s2", &texts[1])];
+    let rails = |host: &Machine| -> Vec<String> {
+        let rail = |rail: usize, switch: &Machine| {
+            ["--listen".to_owned(), at(host, rail), "--switch".to_owned(), at(switch, rail)]
+        };
+        [rail(0, s1), rail(1, s2)].concat()
+    };
+    let lend = |host: &Machine, name: &str| {
+        let rails = rails(host);
+        let rails: Vec<&str> = rails.iter().map(String::as_str).collect();
+        Lender::start_as(host, name, &["ram:16M"], &rails).unwrap()
+    };
+    // Each borrows of the other chassis.
+    let mut lenders = [lend(d, "lender1"), lend(b, "lender0")];
+    let borrow = |host: &Machine, name: &str, line: &str| {
+        let mut rails = rails(host);
+        rails.extend(["--io-timeout".to_owned(), "120".to_owned()]);
+        let rails: Vec<&str> = rails.iter().map(String::as_str).collect();
+        Borrower::start_as(host, name, line, &rails).unwrap()
+    };
+    let mut borrowers = [borrow(a, "left0", &lenders[0].lines[0]), borrow(c, "left1", &lenders[1].lines[0])];
+    let models = [0, 1].map(|more| Model::new(0, 4 * MIB, scale::first_seed() + more));
+    let loads =
+        models.into_iter().zip(&borrowers).map(|(model, it)| Load::start(&it.socket, model, 8).unwrap());
+    let machines = [s1, s2];
+    let mut scene = Scene { hosts, machines, texts, switches, loads: loads.collect() };
+    scene.goes_on("all is well");
+    for _ in 0..scale::kills_of(1, 10) {
+        scene.links();
+        scene.kill_switches();
+        scene.flapping(Duration::from_secs(scale::kills_of(2, 60).into()));
+    }
+    for (load, borrower) in scene.loads.into_iter().zip(&mut borrowers) {
+        load.stop_whole(&borrower.socket).unwrap();
+        assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
+    }
+    for lender in &mut lenders {
+        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+    }
+}
