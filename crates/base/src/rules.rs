@@ -99,11 +99,19 @@ pub enum Rule {
     FenceGenerations,
     /// A frame that names another assignment than its stream is of is dropped.
     FenceFrames,
+    /// A switch takes a frame only by the port that its source lies behind.
+    CheckSources,
+    /// A frame passes so many switches and no more.
+    CountHops,
+    /// Of two ports that lead to the same a switch uses the one that is heard.
+    UseWhatIsHeard,
+    /// Who was overtaken as the owner of a switch's ports moves none.
+    FenceEpochs,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 48] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -148,6 +156,10 @@ impl Rule {
         Self::OpenFirst,
         Self::FenceGenerations,
         Self::FenceFrames,
+        Self::CheckSources,
+        Self::CountHops,
+        Self::UseWhatIsHeard,
+        Self::FenceEpochs,
     ];
 }
 

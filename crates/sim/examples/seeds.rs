@@ -1,8 +1,9 @@
 //! Runs seeds: `seeds FIRST COUNT [trace] [RULE]`, without that rule, `seeds canaries FIRST MAX`, or of fleets
-//! `seeds fleet FIRST COUNT [trace] [RULE]`, of crowds `seeds crowd FIRST COUNT [trace]`, or of worlds with a rogue
-//! `seeds rogue FIRST COUNT [RULE]`.
+//! `seeds fleet FIRST COUNT [trace] [RULE]`, of crowds `seeds crowd FIRST COUNT [trace]`, of worlds with a rogue
+//! `seeds rogue FIRST COUNT [RULE]`, or of trees of switches `seeds tree FIRST COUNT [trace] [RULE]`.
 
 use sim::fleet::{Fleet, run_crowd, run_fleet};
+use sim::tree::{Tree, run_tree};
 use sim::{Failure, Options};
 
 fn main() {
@@ -31,6 +32,9 @@ fn main() {
     }
     if said("rogue") {
         return run_rogues(number(1, 0), number(2, 100), &options);
+    }
+    if said("tree") {
+        return run_trees(number(1, 0), number(2, 100), &options);
     }
     let mut seen = vec![0; sim::Mark::ALL.len()];
     let (mut kills, mut requests, mut time, mut events, mut runs) = (0, 0, 0, 0, 0);
@@ -77,6 +81,34 @@ fn run_fleets(run: fn(u64, &Options) -> Result<Fleet, Failure>, first: u64, coun
     }
     println!("by their nodes: {sizes:?}");
     println!("{count} fleets, {failures} failures, {kills} kills, {moves} moves, {verified} blocks verified");
+}
+
+fn run_trees(first: u64, count: u64, options: &Options) {
+    let mut all = Tree::default();
+    let (mut failures, mut largest) = (0, 0);
+    for seed in first..first + count {
+        match run_tree(seed, options) {
+            Ok(tree) => {
+                largest = largest.max(tree.nodes);
+                all.switches += tree.switches;
+                all.delivered += tree.delivered;
+                all.forwarded += tree.forwarded;
+                all.dropped += tree.dropped;
+                all.faults += tree.faults;
+                all.lies += tree.lies;
+                all.looks += tree.looks;
+            }
+            Err(failure) => {
+                failures += 1;
+                println!("tree {seed}: {}: {}", failure.checker, failure.what);
+            }
+        }
+    }
+    println!(
+        "{count} trees of at most {largest} nodes, {} switches, {failures} failures, {} faults, {} lies, {} frames \
+         delivered, {} forwarded, {} dropped, {} looks at pairs",
+        all.switches, all.faults, all.lies, all.delivered, all.forwarded, all.dropped, all.looks
+    );
 }
 
 fn run_rogues(first: u64, count: u64, options: &Options) {

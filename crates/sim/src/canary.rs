@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use base::{Rule, RuleSet};
 
 use crate::rogue::run_rogue;
+use crate::tree::run_tree;
 use crate::{Failure, Options, run};
 
 /// A safety rule that was switched off, and whether the checkers noticed.
@@ -63,6 +64,9 @@ fn run_world(rule: Rule, seed: u64, options: &Options) -> Result<(), Failure> {
         | Rule::AddressDecoder
         | Rule::AddressRails
         | Rule::RequesterRewrite => run_rogue(seed, TURNS, options).map(drop),
+        Rule::CheckSources | Rule::CountHops | Rule::UseWhatIsHeard | Rule::FenceEpochs => {
+            run_tree(seed, options).map(drop)
+        }
         _ => run(seed, options).map(drop),
     }
 }

@@ -46,6 +46,7 @@ mod stage;
 mod tenure;
 mod terms;
 mod traffic;
+pub mod tree;
 mod volatile;
 mod watch;
 mod world;

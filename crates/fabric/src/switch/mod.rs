@@ -32,6 +32,7 @@ use core::time::Duration;
 use base::Instant;
 use base::frame::{HEADER_LEN, INFORMATION, MAX_FRAME, OVERHEAD, Prefix, ROUTE, RawHeader, Route, VERSION};
 use base::ids::{DomainId, Group};
+use base::{Rule, RuleSet};
 use zerocopy::FromBytes;
 
 pub use counters::{PortCounters, Reason};
@@ -72,6 +73,7 @@ pub enum Decision {
 /// A switch.
 #[derive(Debug)]
 pub struct Switch {
+    rules: RuleSet,
     table: Table,
     ports: Vec<PortState>,
 }
@@ -79,8 +81,13 @@ pub struct Switch {
 impl Switch {
     /// One with this table, of which no port has been heard.
     pub fn new(table: Table) -> Self {
+        Self::under(RuleSet::ALL, table)
+    }
+
+    /// The same under these rules: all but for canaries.
+    pub fn under(rules: RuleSet, table: Table) -> Self {
         let ports = table.ports().map(|_| PortState::new()).collect();
-        Self { table, ports }
+        Self { rules, table, ports }
     }
 
     /// Ports are in other partitions from the next frame on. What is known of each, and was counted, stays.
@@ -123,6 +130,7 @@ impl Switch {
         }
         let home = match partition.find(header.source) {
             Some(Target::Port(home)) if self.table.is_way(home, port) => home,
+            _ if !self.rules.has(Rule::CheckSources) => port,
             _ => return Err(Reason::ForgedSource),
         };
         self.ports[port.index()].heard = Some(now);
@@ -137,7 +145,10 @@ impl Switch {
                 Target::Multicast(multicast) => self.copy(now, port, self.table.members(multicast))?,
             },
         };
-        let hops_left = header.route.hops_left.checked_sub(1).ok_or(Reason::Hops)?;
+        let hops_left = match header.route.hops_left.checked_sub(1) {
+            None if self.rules.has(Rule::CountHops) => return Err(Reason::Hops),
+            less => less.unwrap_or_default(),
+        };
         // The header was read from there: the frame is as long.
         frame[ROUTE] = Route { hops_left, ..header.route }.byte();
         Ok(decision)
@@ -165,6 +176,9 @@ impl Switch {
     /// The port by which frames for `home` leave now: itself, or the one that stands by for it.
     fn way(&self, now: Instant, home: PortId) -> PortId {
         let Some(standby) = self.table.standby_of(home) else { return home };
+        if !self.rules.has(Rule::UseWhatIsHeard) {
+            return home;
+        }
         let [first, second] = [home, standby].map(|port| &self.ports[port.index()]);
         ports::choose(now, [(home, first), (standby, second)])
     }

@@ -9,6 +9,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 
 use base::ids::NodeId;
+use base::{Rule, RuleSet};
 
 use super::{PartitionSpec, Table, TableSpec};
 
@@ -141,13 +142,19 @@ pub struct Ownership {
     /// Of each partition, who may take it.
     allowed: Vec<Vec<NodeId>>,
     owners: Vec<Owner>,
+    rules: RuleSet,
 }
 
 impl Ownership {
     /// Of a switch that was made by `spec`, whose partitions nobody has; `allowed` says of each who may.
     pub fn new(spec: TableSpec, allowed: Vec<Vec<NodeId>>) -> Self {
+        Self::under(RuleSet::ALL, spec, allowed)
+    }
+
+    /// The same under these rules: all but for canaries.
+    pub fn under(rules: RuleSet, spec: TableSpec, allowed: Vec<Vec<NodeId>>) -> Self {
         let owners = vec![Owner::default(); spec.partitions.len()];
-        Self { spec, allowed, owners }
+        Self { spec, allowed, owners, rules }
     }
 
     /// Whether this node may take anything here.
@@ -191,7 +198,7 @@ impl Ownership {
                 return Err(OwnershipError::NotAllowed { partition, node: who });
             }
             let next = epoch.unwrap_or(present.saturating_add(1));
-            if next <= present {
+            if next <= present && self.rules.has(Rule::FenceEpochs) {
                 return Err(OwnershipError::Stale { partition, named: Some(next), present });
             }
             let most = present.saturating_add(EPOCH_STRIDE);
@@ -228,7 +235,7 @@ impl Ownership {
                 return Err(OwnershipError::NotOwner { partition, owner: node });
             }
             let named = epochs.get(name).copied();
-            if named != Some(present) {
+            if named != Some(present) && self.rules.has(Rule::FenceEpochs) {
                 return Err(OwnershipError::Stale { partition, named, present });
             }
         }

@@ -5,3 +5,4 @@ mod fleet;
 mod liars;
 mod rogue;
 mod runs;
+mod tree;
