@@ -42,6 +42,8 @@ const SESSIONS_MAX: usize = 64;
 const LIFE: Duration = Duration::from_secs(10);
 /// So many calls are looked at at once, and then one each time.
 const CALLS: u32 = 64;
+/// So often a reply is sent again: who repeats a question from where it came from has nobody flooded.
+const REPEATS: u8 = 50;
 const CALL_EVERY: Duration = Duration::from_millis(20);
 
 // Nobody is sent more than came from there.
@@ -182,6 +184,8 @@ struct Session<A> {
     called: [Vec<u8>; 2],
     /// The question and its reply.
     asked: Option<[Vec<u8>; 2]>,
+    /// How often it was sent again.
+    repeats: u8,
 }
 
 impl<A: PartialEq + Copy> Answerer<A> {
@@ -207,7 +211,11 @@ impl<A: PartialEq + Copy> Answerer<A> {
         let (number, sealed) = open(datagram, QUESTION)?;
         let session = self.sessions.iter_mut().find(|it| (it.from, it.number) == (from, number))?;
         match &session.asked {
-            Some([question, reply]) => (question == datagram).then(|| reply.clone()),
+            Some([question, reply]) if question == datagram && session.repeats < REPEATS => {
+                session.repeats += 1;
+                Some(reply.clone())
+            }
+            Some(_) => None,
             None => {
                 let question = unseal(&session.keys, sealed)?;
                 let mut text = act(&session.key, &question);
@@ -251,7 +259,16 @@ impl<A: PartialEq + Copy> Answerer<A> {
             self.sessions.pop_front();
         }
         let called = [call.to_vec(), answer.clone()];
-        self.sessions.push_back(Session { from, number, begun: now, key, keys, called, asked: None });
+        self.sessions.push_back(Session {
+            from,
+            number,
+            begun: now,
+            key,
+            keys,
+            called,
+            asked: None,
+            repeats: 0,
+        });
         Some(answer)
     }
 }
@@ -306,6 +323,8 @@ mod tests {
         let reply = hear(&mut answerer, 1, &question, &mut done).unwrap();
         assert_eq!(hear(&mut answerer, 1, &question, &mut done), Some(reply.clone()));
         assert_eq!(done, [b"question 7".to_vec()]);
+        let again = (0..1000).filter(|_| hear(&mut answerer, 1, &question, &mut done).is_some()).count();
+        assert_eq!(again + 1, REPEATS.into(), "nobody is flooded by a repetition");
         assert_eq!(asker.handle(&reply), Heard::Reply(b"done 1".to_vec()));
         // The whole of it once more, by somebody who has seen it, to one who has forgotten: he cannot answer.
         let mut later = Answerer::new(NodeKey::numbered(1), NOW);

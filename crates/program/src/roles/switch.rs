@@ -5,13 +5,14 @@
 
 mod control;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io::event::Event;
 use io::switch::{Door, OPTIONS, Place, PortView, Switch};
 use node::switch::{Ownership, Reason};
 
-use self::control::{Control, Partitions};
+use self::control::{Control, Listed, Partitions};
 use super::signals::{Asked, Hangup, Signals};
 use super::{open_state, rails, serve};
 use crate::cli::Listen;
@@ -50,9 +51,9 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
         }
         places.push(Place { door, peer: port.peer });
     }
-    let (mut partitions, restored) = Partitions::new(Ownership::new(spec, owners), &state)?;
-    let table = restored.map_or(table, |restored| partitions.apply(restored));
-    let mut channel = control_at.map(|at| Control::listen(at, &state)).transpose()?;
+    let (partitions, restored) = Partitions::new(Ownership::new(spec, owners), &state)?;
+    let (table, listed) = (restored.unwrap_or(table), partitions.listed());
+    let told_at = control_at.map(Control::bind).transpose()?;
     let doors = doors.into_iter().map(|(_, door)| door).collect();
     let failed = |error: std::io::Error| Failure::io("the switch cannot go on", &error);
     let mut switch = Switch::new(table, doors, places).map_err(failed)?;
@@ -60,10 +61,12 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
         Signals::listen(Hangup::Ends).map_err(|error| Failure::io("cannot watch for signals", &error))?;
     switch.watch(rustix::fd::AsFd::as_fd(&signals)).map_err(failed)?;
     switch.watch(control.as_fd()).map_err(failed)?;
+    state.keep();
+    let state = Arc::new(state);
+    let channel = told_at.map(|socket| Control::start(socket, partitions, &state)).transpose()?;
     if let Some(channel) = &channel {
         switch.watch(rustix::fd::AsFd::as_fd(channel)).map_err(failed)?;
     }
-    state.keep();
     crate::cli::print(&format!("switch {name}, {} ports, id {}\n", ports.len(), state.identity().id()))?;
     let url = channel.as_ref().map(|channel| channel.url.to_string());
     if let Some(url) = &url {
@@ -78,11 +81,11 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
         }
         looked = Instant::now();
         stop |= matches!(signals.take(), Some(Asked::First | Asked::Again));
-        if let Some(channel) = &mut channel {
-            channel.turn(&mut partitions, &state, &mut switch);
+        if let Some(channel) = &channel {
+            channel.turn(&mut switch);
         }
         let http = control.address().to_string();
-        let told = Told { name: name.as_str(), http: &http, url: url.as_deref(), partitions: &partitions };
+        let told = Told { name: name.as_str(), http: &http, url: url.as_deref(), listed: &listed };
         control.turn(&mut |request| answer(&request, &switch, &state, &told, &mut stop));
         if stop {
             Event::NodeEnding {}.say();
@@ -96,7 +99,7 @@ struct Told<'a> {
     name: &'a str,
     http: &'a str,
     url: Option<&'a str>,
-    partitions: &'a Partitions,
+    listed: &'a Listed,
 }
 
 fn answer(
@@ -123,7 +126,7 @@ fn answer(
             let switch = status::Switch {
                 ports,
                 listeners: listeners.collect(),
-                partitions: told.partitions.listed(),
+                partitions: told.listed.get(),
                 control: told.url.map(str::to_owned),
             };
             Response::Status { status: Box::new(Status { switch: Some(switch), ..Status::new(node) }) }

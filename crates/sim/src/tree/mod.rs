@@ -404,7 +404,7 @@ impl World {
                 dead.for_each(|(it, table)| *it = Some(Switch::under(self.options.rules, table.clone())));
             });
         }
-        if self.now.as_nanos() as u128 % BURST.1.as_nanos() > BURST.0.as_nanos() {
+        if u128::from(self.now.as_nanos()) % BURST.1.as_nanos() > BURST.0.as_nanos() {
             return;
         }
         self.seen.faults += 1;

@@ -1,11 +1,16 @@
 //! A switch's channel of control: who may take its partitions and move its ports, over UDP ([`node::errand`]).
 //!
-//! What is changed is durable before it is applied, and applied before it is answered.
+//! It has a thread of its own, so that frames wait neither for a handshake nor for a disk. What is changed is durable
+//! before it is applied, and applied, between two frames, before it is answered.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant as SystemInstant;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant as SystemInstant};
 
 use base::Instant;
 use base::ids::NodeId;
@@ -14,36 +19,50 @@ use io::rate_limited::RateLimited;
 use io::switch::Switch;
 use node::PublicKey;
 use node::errand::Answerer;
-use node::switch::{Change, OwnedPartition, Owner, Ownership};
+use node::switch::{Change, OwnedPartition, Owner, Ownership, Table};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::exit::Failure;
 use crate::state_dir::{self, StateDir, partitions};
 use crate::status::SwitchPartition;
 use crate::switch_control::{Order, Reply, SwitchUrl};
 
-/// Datagrams taken at a time: frames do not wait for long.
-const AT_A_TIME: usize = 16;
 /// Most bytes of a datagram.
 const DATAGRAM_MAX: usize = 65_535;
+/// How often the thread looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The partitions as `status` tells of them.
+#[derive(Clone, Default)]
+pub(super) struct Listed(Arc<Mutex<Vec<SwitchPartition>>>);
+
+impl Listed {
+    /// All of them.
+    pub(super) fn get(&self) -> Vec<SwitchPartition> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, partitions: Vec<SwitchPartition>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = partitions;
+    }
+}
+
+/// What frames are forwarded by from now on, and who waits until it is so.
+struct Placed {
+    table: Table,
+    done: SyncSender<()>,
+}
 
 /// The partitions of a switch, as it keeps them.
 pub(super) struct Partitions {
     ownership: Ownership,
+    listed: Listed,
     refused: RateLimited,
 }
 
-/// Where it is told of them.
-pub(super) struct Control {
-    socket: UdpSocket,
-    answerer: Answerer<SocketAddr>,
-    began: SystemInstant,
-    buffer: Box<[u8]>,
-    pub(super) url: SwitchUrl,
-}
-
 impl Partitions {
-    /// Those of the configuration, but as they were when the switch ran last.
-    pub(super) fn new(ownership: Ownership, state: &StateDir) -> Result<(Self, Option<Change>), Failure> {
+    /// Those of the configuration, but as they were when the switch ran last; and the table of that, if it was kept.
+    pub(super) fn new(mut ownership: Ownership, state: &StateDir) -> Result<(Self, Option<Table>), Failure> {
         let kept = partitions::read(state)?;
         let restored = kept.map(|kept| restored(&ownership, &kept)).transpose().map_err(|why| {
             let file = state.path().join("partitions");
@@ -53,33 +72,42 @@ impl Partitions {
                 file.display()
             ))
         })?;
-        Ok((Self { ownership, refused: RateLimited::default() }, restored))
+        let table = restored.map(|restored| ownership.apply(restored));
+        let all = Self { ownership, listed: Listed::default(), refused: RateLimited::default() };
+        all.list();
+        Ok((all, table))
     }
 
-    /// What was restored is so.
-    pub(super) fn apply(&mut self, change: Change) -> node::switch::Table {
-        self.ownership.apply(change)
+    /// As `status` sees them.
+    pub(super) fn listed(&self) -> Listed {
+        self.listed.clone()
     }
 
-    /// As `status` and owners see them.
-    pub(super) fn listed(&self) -> Vec<SwitchPartition> {
-        self.ownership.partitions().iter().map(shown).collect()
+    fn list(&self) {
+        self.listed.set(self.ownership.partitions().iter().map(shown).collect());
     }
 
-    /// Does what `who` asks for.
-    fn act(&mut self, who: NodeId, question: &[u8], state: &StateDir, switch: &mut Switch) -> Reply {
-        let done = self.decide(who, question).and_then(|(change, event)| {
+    /// Does what `who` asks for; `place` has the switch forward by a table.
+    fn act(
+        &mut self,
+        who: NodeId,
+        question: &[u8],
+        state: &StateDir,
+        place: &dyn Fn(Table) -> Result<(), String>,
+    ) -> Reply {
+        let done = self.decide(who, question).and_then(|(change, events)| {
             if let Some(change) = change {
                 let next: Vec<SwitchPartition> = change.partitions().iter().map(shown).collect();
                 partitions::write(state, &next).map_err(|error| format!("it cannot be kept: {error}"))?;
-                switch.set_table(self.ownership.apply(change));
+                place(self.ownership.apply(change))?;
+                self.list();
             }
-            Ok(event)
+            Ok(events)
         });
         match done {
             Ok(events) => {
                 events.iter().for_each(Event::say);
-                Reply::Done { partitions: self.listed() }
+                Reply::Done { partitions: self.listed.get() }
             }
             Err(why) => {
                 if let Some(others) = self.refused.may_speak() {
@@ -141,39 +169,118 @@ fn shown(it: &OwnedPartition) -> SwitchPartition {
     }
 }
 
+/// Where a switch is told of its partitions. Dropped, it is told no more.
+pub(super) struct Control {
+    pub(super) url: SwitchUrl,
+    placed: Receiver<Placed>,
+    wake: Arc<OwnedFd>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
 impl Control {
-    /// Listens at this address, as the node of this folder.
-    pub(super) fn listen(at: SocketAddr, state: &StateDir) -> Result<Self, Failure> {
-        let socket = UdpSocket::bind(at).map_err(|error| super::super::rails::unbound(at, &error))?;
-        let opened = socket.set_nonblocking(true).and_then(|()| socket.local_addr());
-        let at = opened.map_err(|error| Failure::io(format_args!("cannot listen at {at}"), &error))?;
-        let key = state.identity().public();
-        Ok(Self {
-            socket,
-            answerer: Answerer::new(state.identity().clone(), Instant::ZERO),
-            began: SystemInstant::now(),
-            buffer: vec![0; DATAGRAM_MAX].into(),
-            url: SwitchUrl { key, at },
-        })
+    /// The socket of one at this address.
+    pub(super) fn bind(at: SocketAddr) -> Result<UdpSocket, Failure> {
+        UdpSocket::bind(at).map_err(|error| super::super::rails::unbound(at, &error))
     }
 
-    /// Does what was asked since.
-    pub(super) fn turn(&mut self, partitions: &mut Partitions, state: &StateDir, switch: &mut Switch) {
-        let now = Instant::ZERO + self.began.elapsed();
-        for _ in 0..AT_A_TIME {
-            let (len, from) = match self.socket.recv_from(&mut self.buffer) {
+    /// Listens there, as the node of this folder.
+    pub(super) fn start(
+        socket: UdpSocket,
+        partitions: Partitions,
+        state: &Arc<StateDir>,
+    ) -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| Failure::io("cannot listen for who moves ports", &error);
+        socket.set_read_timeout(Some(LOOK)).map_err(failed)?;
+        let url = SwitchUrl { key: state.identity().public(), at: socket.local_addr().map_err(failed)? };
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = Arc::new(eventfd(0, flags).map_err(|error| failed(error.into()))?);
+        let (sender, placed) = channel();
+        let ends = Arc::new(AtomicBool::new(false));
+        let mut own = Thread {
+            socket,
+            answerer: Answerer::new(state.identity().clone(), Instant::ZERO),
+            partitions,
+            state: Arc::clone(state),
+            to_switch: sender,
+            wake: Arc::clone(&wake),
+        };
+        let until = Arc::clone(&ends);
+        let thread = std::thread::Builder::new().name("control".to_owned());
+        let thread = thread.spawn(move || own.run(&until)).map_err(failed)?;
+        Ok(Self { url, placed, wake, ends, thread: Some(thread) })
+    }
+
+    /// Applies what was decided since, between two frames.
+    pub(super) fn turn(&self, switch: &mut Switch) {
+        // It only wakes.
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        for Placed { table, done } in self.placed.try_iter() {
+            switch.set_table(table);
+            let _ = done.send(());
+        }
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        // Who waits for a table to be applied is told that it is not.
+        self.placed = channel().1;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread has.
+struct Thread {
+    socket: UdpSocket,
+    answerer: Answerer<SocketAddr>,
+    partitions: Partitions,
+    state: Arc<StateDir>,
+    to_switch: Sender<Placed>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Thread {
+    fn run(&mut self, ends: &AtomicBool) {
+        let began = SystemInstant::now();
+        let mut buffer = vec![0; DATAGRAM_MAX];
+        while !ends.load(Ordering::Relaxed) {
+            let (len, from) = match self.socket.recv_from(&mut buffer) {
                 Ok(received) => received,
-                // What one of those who are gone has left behind.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
-                Err(_) => return,
+                Err(error) => {
+                    let is_usual = matches!(
+                        error.kind(),
+                        // Nothing came, or one of those who are gone has left that behind.
+                        ErrorKind::WouldBlock
+                            | ErrorKind::TimedOut
+                            | ErrorKind::Interrupted
+                            | ErrorKind::ConnectionRefused
+                    );
+                    if !is_usual {
+                        std::thread::sleep(LOOK);
+                    }
+                    continue;
+                }
             };
+            let now = Instant::ZERO + began.elapsed();
             // Without random numbers nobody is answered.
-            let Ok(entropy) = state_dir::random(state.path()) else { return };
+            let Ok(entropy) = state_dir::random(self.state.path()) else { continue };
+            let Self { partitions, state, to_switch, wake, .. } = self;
+            let place = |table| place(to_switch, wake, table);
             let mut act = |key: &PublicKey, question: &[u8]| {
-                let reply = partitions.act(key.id(), question, state, switch);
+                let reply = partitions.act(key.id(), question, state, &place);
                 serde_json::to_vec(&reply).expect("a reply is plain structs, which serialise")
             };
-            let reply = self.answerer.handle(now, from, &self.buffer[..len], entropy, &mut act);
+            let reply = self.answerer.handle(now, from, &buffer[..len], entropy, &mut act);
             if let Some(reply) = reply {
                 // One that is lost is asked for again.
                 let _ = self.socket.send_to(&reply, from);
@@ -182,8 +289,12 @@ impl Control {
     }
 }
 
-impl AsFd for Control {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
+/// Has the switch forward by a table, and waits until it does.
+fn place(to_switch: &Sender<Placed>, wake: &OwnedFd, table: Table) -> Result<(), String> {
+    let ending = || "the switch is ending: ask it again when it is back".to_owned();
+    let (done, is_done) = sync_channel(1);
+    to_switch.send(Placed { table, done }).map_err(|_| ending())?;
+    // It is only a matter of time until it looks.
+    let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+    is_done.recv().map_err(|_| ending())
 }
