@@ -77,7 +77,8 @@ pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<St
         Kind::IdleMemory
         | Kind::Guest(GuestCase::Memory | GuestCase::MapTime)
         | Kind::Loans(LoansCase::IdleMemory, _)
-        | Kind::AttachGap(_) => None,
+        | Kind::AttachGap(_)
+        | Kind::Forwarding(_) => None,
     }
 }
 

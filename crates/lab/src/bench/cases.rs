@@ -6,6 +6,7 @@ use super::case::{
     Better, Case, Drives, GuestCase, Kind, LoansCase, Measure, Medium, Paper, Setup, Target, Traffic,
     Transport, Work,
 };
+use super::forwarding::Measure as Measured;
 
 /// In place of a name: all that the papers have measured.
 pub(super) const PAPERS: &str = "papers";
@@ -215,6 +216,10 @@ const fn loans(id: &'static str, case: LoansCase, transport: Transport) -> Case 
 
 const fn attach_gap(id: &'static str, transport: Transport) -> Case {
     Case { kind: Kind::AttachGap(transport), unit: "ms", better: Better::Lower, ..plain(id) }.at_least(0.9)
+}
+
+const fn forwarding(id: &'static str, measure: Measured, unit: &'static str, better: Better) -> Case {
+    Case { kind: Kind::Forwarding(measure), unit, better, ..plain(id) }
 }
 
 const fn copy(id: &'static str, write: bool) -> Case {
@@ -459,6 +464,9 @@ const OTHERS: &[Case] = &[
     loans("shm-loans-256-idle-memory", LoansCase::IdleMemory, Transport::Shm),
     loans("shm-loans-256-recovery", LoansCase::Recovery, Transport::Shm),
     attach_gap("shm-attach-gap", Transport::Shm),
+    forwarding("switch-frames", Measured::Frames, "frames/s", Better::Higher).at_least(0.8),
+    // At most one and a half times as much as the loop adds.
+    forwarding("switch-round-trip", Measured::RoundTrip, "us", Better::Lower).at_least(0.667),
 ];
 
 #[cfg(test)]

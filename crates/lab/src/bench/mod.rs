@@ -15,6 +15,7 @@ mod case;
 mod cases;
 mod copy;
 mod core_to_core;
+mod forwarding;
 mod guests;
 mod idle;
 mod loans;
@@ -44,6 +45,7 @@ use crate::nbd_client::NbdError;
 use attach_gap::AttachGap;
 use case::{Case, Drives, GuestCase, Kind, LoansCase, Medium, Traffic, Transport};
 use copy::Copies;
+use forwarding::Forwarding;
 use guests::{Guest, MapTimes, Memory};
 use idle::Idle;
 use loans::Loans;
@@ -180,6 +182,7 @@ impl Bench {
             Kind::Guest(what) => self.guest_case(case, what),
             Kind::Loans(what, transport) => self.loans(case, what, transport),
             Kind::AttachGap(transport) => self.attach_gap(case, transport),
+            Kind::Forwarding(measure) => self.forwarding(case, measure),
         }
     }
 
@@ -316,6 +319,13 @@ impl Bench {
         let rounds = self.repeat(case, || gap.round())?;
         gap.stop()?;
         Ok(beside_ourselves(case, "the same without attach and detach", rounds))
+    }
+
+    fn forwarding(&self, case: &Case, measure: forwarding::Measure) -> Result<CaseReport, Halt> {
+        let mut both = Forwarding::start(measure, &self.scratch, &self.interrupt)?;
+        let rounds = self.repeat(case, || both.round())?;
+        both.stop()?;
+        Ok(beside_ourselves(case, "a loop that only copies", rounds))
     }
 
     fn repeat<T>(&self, case: &Case, mut round: impl FnMut() -> Result<T, Halt>) -> Result<Vec<T>, Halt> {

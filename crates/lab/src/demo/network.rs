@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use program::exit::Failure;
 use program::halt::{Halt, Interrupt};
 
-use crate::local::{End, Node, Scratch, Wire};
+use crate::local::{End, Node, Scratch, Wire, own_address};
 
 /// The rail that leads by the switches.
 pub(super) const SWITCHED: &str = "rail0";
@@ -73,9 +73,7 @@ pub(super) struct Network<'a> {
 impl<'a> Network<'a> {
     /// One whose switches run.
     pub(super) fn start(scratch: &'a Scratch, interrupt: &'a Interrupt) -> Result<Self, Halt> {
-        let [_, first, second, third] = std::process::id().to_be_bytes();
-        // 127.0.0.1 and its neighbours are everybody's.
-        let host = Ipv4Addr::new(127, 64 | first & 63, second, third);
+        let host = own_address();
         let end = |at, plugged| End { at: address(host, at), plugged: address(host, plugged) };
         let ends = [end(Port::WireNear, Port::NearLink), end(Port::WireFar, Port::FarLink)];
         let wire = Wire::between(ends).map_err(|error| {
