@@ -17,7 +17,7 @@ const CYCLES: usize = 20;
 /// Functions that come and go, one after the other: of one that has changed hands twice in a second a lender's agent
 /// writes down the next change only when that is over, so that a cycle of the same one would take as long.
 const FUNCTIONS: usize = 2 * CYCLES;
-const BLOCK: u32 = 4096;
+pub(super) const BLOCK: u32 = 4096;
 /// Requests under way on the busy loan.
 const DEPTH: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -128,7 +128,7 @@ impl<'a> AttachGap<'a> {
 }
 
 /// Reads all over the drive; the longest time between two answers.
-fn work(
+pub(super) fn work(
     client: &mut NbdClient,
     (blocks, next): (u64, &mut u64),
     goes_on: impl Fn() -> bool,

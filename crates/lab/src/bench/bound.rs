@@ -78,6 +78,7 @@ pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<St
         | Kind::Guest(GuestCase::Memory | GuestCase::MapTime)
         | Kind::Loans(LoansCase::IdleMemory, _)
         | Kind::AttachGap(_)
+        | Kind::CutGap
         | Kind::Forwarding(_) => None,
     }
 }

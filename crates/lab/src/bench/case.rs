@@ -77,6 +77,8 @@ pub(super) enum Kind {
     Loans(LoansCase, Transport),
     /// The longest gap of a busy loan over this transport while another one comes and goes, beside that without.
     AttachGap(Transport),
+    /// The longest gap of a busy loan over two rails when one of them is cut, beside that without.
+    CutGap,
     /// What a switch forwards, beside a loop that only copies.
     Forwarding(super::forwarding::Measure),
 }

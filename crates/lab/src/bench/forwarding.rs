@@ -65,6 +65,8 @@ pub(super) struct Forwarding<'a> {
     host: Ipv4Addr,
     rounds: u32,
     interrupt: &'a Interrupt,
+    /// Dropped last: the switch lives there.
+    _scratch: Scratch,
 }
 
 /// Where the two ends send to.
@@ -101,7 +103,7 @@ impl<'a> Forwarding<'a> {
             (bind(Port::LoopRight)?, at(Port::Right).into()),
         ])?;
         let ends = [bind(Port::Left)?, bind(Port::Right)?];
-        Ok(Self { measure, ends, switch, bare, host, rounds: 0, interrupt })
+        Ok(Self { measure, ends, switch, bare, host, rounds: 0, interrupt, _scratch: scratch })
     }
 
     /// By the switch, and by the loop.

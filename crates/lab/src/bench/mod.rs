@@ -15,6 +15,7 @@ mod case;
 mod cases;
 mod copy;
 mod core_to_core;
+mod cut_gap;
 mod forwarding;
 mod guests;
 mod idle;
@@ -45,6 +46,7 @@ use crate::nbd_client::NbdError;
 use attach_gap::AttachGap;
 use case::{Case, Drives, GuestCase, Kind, LoansCase, Medium, Traffic, Transport};
 use copy::Copies;
+use cut_gap::CutGap;
 use forwarding::Forwarding;
 use guests::{Guest, MapTimes, Memory};
 use idle::Idle;
@@ -182,6 +184,7 @@ impl Bench {
             Kind::Guest(what) => self.guest_case(case, what),
             Kind::Loans(what, transport) => self.loans(case, what, transport),
             Kind::AttachGap(transport) => self.attach_gap(case, transport),
+            Kind::CutGap => self.cut_gap(case),
             Kind::Forwarding(measure) => self.forwarding(case, measure),
         }
     }
@@ -319,6 +322,13 @@ impl Bench {
         let rounds = self.repeat(case, || gap.round())?;
         gap.stop()?;
         Ok(beside_ourselves(case, "the same without attach and detach", rounds))
+    }
+
+    fn cut_gap(&self, case: &Case) -> Result<CaseReport, Halt> {
+        let mut gap = CutGap::start(&self.scratch, &self.interrupt)?;
+        let rounds = self.repeat(case, || gap.round())?;
+        gap.stop()?;
+        Ok(beside_ourselves(case, "the same without a cut", rounds))
     }
 
     fn forwarding(&self, case: &Case, measure: forwarding::Measure) -> Result<CaseReport, Halt> {
