@@ -130,10 +130,10 @@ fn no_more_requests_than_completions_fit() {
     ring.submit().unwrap();
     let drained = ring.drain(Duration::from_secs(5)).unwrap();
     assert_eq!(u64::from(drained.completions), accepted);
-    for expected in 0..accepted {
-        assert_eq!(ring.reap(|completion| completion.user_data), Some(expected));
-    }
-    assert_eq!(ring.reap(|_| ()), None);
+    // The kernel has them done by threads of its own, in whatever order.
+    let mut done: Vec<u64> = std::iter::from_fn(|| ring.reap(|completion| completion.user_data)).collect();
+    done.sort_unstable();
+    assert!(done.into_iter().eq(0..accepted), "each is done once");
 }
 
 #[test]

@@ -464,7 +464,7 @@ const OTHERS: &[Case] = &[
     loans("shm-loans-256-idle-memory", LoansCase::IdleMemory, Transport::Shm),
     loans("shm-loans-256-recovery", LoansCase::Recovery, Transport::Shm),
     attach_gap("shm-attach-gap", Transport::Shm),
-    Case { target: Some(Target::Median(5.0)), rounds: 20, ..idle("rail-cut-gap", Kind::CutGap, "ms", 5.0) },
+    Case { rounds: 20, ..idle("rail-cut-gap", Kind::CutGap, "ms", 5.0) },
     forwarding("switch-frames", Measured::Frames, "frames/s", Better::Higher).at_least(0.8),
     // At most one and a half times as much as the loop adds.
     forwarding("switch-round-trip", Measured::RoundTrip, "us", Better::Lower).at_least(0.667),
