@@ -1,10 +1,10 @@
 //! Information frames on a node's rails: it says there what it is and lends, and hears others
 //! ([`node::Neighbourhood`]).
 //!
-//! They go by multicast that leaves no segment (over UDP with TTL 1), from a socket of their own for each rail: they take
-//! nothing from the sockets that cards read, and no card knows of them. A rail that is bound to no address in particular
-//! only listens, on all interfaces. On one that leads to a switch they go to that, which passes them on to all others;
-//! what comes there comes among the frames that the card takes, which hands it on ([`Discovery::hear`]).
+//! They go by multicast that leaves no segment (over UDP with TTL 1), from a socket of their own for each rail: they
+//! take nothing from the sockets that cards read, and no card knows of them. A rail that is bound to no address in
+//! particular only listens, on all interfaces. On one that leads to a switch they go to that, which passes them on to
+//! all others; what comes there comes among the frames that the card takes, which hands it on ([`Discovery::hear`]).
 
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};

@@ -15,10 +15,11 @@
 //! 5. It may pass one switch more.
 //!
 //! Information frames name no destination: each leaves by all ways of the partition but the one that it came by, if it
-//! has come by the port in use toward its source, so that of two ports that lead to the same one only passes it on, and
-//! never more often than [`INFORMATION_EVERY`].
+//! has come by the port in use toward its source, so that of two ports that lead to the same one only passes it on. A
+//! port takes [`INFORMATION_BURST`] of them at once, and then one each [`INFORMATION_EVERY`].
 //!
-//! So no more frames leave than come, but for these and for multicast: at most one for each other port of the partition.
+//! So no more frames leave than come, but for these and for multicast: at most one for each other port of the
+//! partition.
 //!
 //! Left out: sockets, queues and addresses (`io::switch`).
 

@@ -139,7 +139,6 @@ impl<'a> Forwarding<'a> {
         let parts = [IoSlice::new(&frame)];
         let batch: Vec<Datagram<'_>> = (0..BATCH).map(|_| Datagram { to, parts: &parts }).collect();
         let [left, right] = &mut self.ends;
-        // A few on the other way, or the switch does not know that there is somebody.
         let failed = |error: std::io::Error| Failure::io("cannot send frames", &error);
         let (start, mut last) = (Instant::now(), Instant::now());
         let (mut under_way, mut arrived) = (0, 0_u64);

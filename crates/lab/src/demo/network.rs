@@ -8,7 +8,6 @@
 //!
 //! Each demo has an address of loopback of its own, so that several run at once.
 
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -147,8 +146,7 @@ impl<'a> Network<'a> {
         let (key, file, prints) =
             if for_vm { ("vm", "vm.sock", "vfio-user:") } else { ("nbd", "nbd.sock", "nbd+unix://") };
         let socket = self.scratch.join(file);
-        let kept = self.scratch.join("line");
-        fs::write(&kept, line).map_err(|error| Failure::io("cannot keep the line", &error))?;
+        Node::line_file(self.scratch, line)?;
         let ends = [Port::BorrowerSwitched, Port::BorrowerDirect, Port::NearNode];
         let loan = format!("[[loans]]\nline_file = 'line'\n{key} = '{}'\n", socket.display());
         let text = self.node(BORROWER, ends) + &loan;

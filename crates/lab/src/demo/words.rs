@@ -26,8 +26,8 @@ pub(super) const CLIENT: Words = Words {
     curve: "longest gap in each moment",
     recovered: "I/O back after",
     recovery: "from the kill to the first answer to a request that was sent after it, the longest of the phase",
-    what_ran: "Another borrows it over two sealed UDP rails, one of which leads by two switches, and serves it as NBD to a \
-               client that reads and writes all the time, eight requests outstanding, and checks every byte.",
+    what_ran: "Another borrows it over two sealed UDP rails, one of which leads by two switches, and serves it as NBD \
+               to a client that reads and writes all the time, eight requests outstanding, and checks every byte.",
     topology: include_str!("topology.svg"),
 };
 
@@ -40,9 +40,9 @@ pub(super) const GUEST: Words = Words {
     recovery: "the longest wait of a request that was under way at the kill, or was sent in the 0.1 s after it, as \
                fio in the guest measured it; the longest of the phase",
     what_ran: "Another borrows it over two sealed UDP rails, one of which leads by two switches, and gives it to a \
-               virtual machine, as a PCI Express device. Debian's kernel in it uses the drive with its own NVMe driver, and two fio write and read all \
-               the time, eight requests outstanding each: they write their half of an area in random order, read all \
-               of it back, check each block's checksum, place and generation, and begin again. A phase ends when all \
-               that was written in it has been read back.",
+               virtual machine, as a PCI Express device. Debian's kernel in it uses the drive with its own NVMe \
+               driver, and two fio write and read all the time, eight requests outstanding each: they write their \
+               half of an area in random order, read all of it back, check each block's checksum, place and \
+               generation, and begin again. A phase ends when all that was written in it has been read back.",
     topology: include_str!("topology_vm.svg"),
 };

@@ -1,6 +1,6 @@
-//! Trees of switches, up to 4,096 nodes with two rails of a tree each, whose cables are cut, in both directions or one,
-//! lose frames and come back, and whose switches die and begin anew. Nodes here only send frames and receive them; what a
-//! channel makes of rails that fail stands in the other worlds.
+//! Trees of switches, up to 4,096 nodes with two rails of a tree each, whose cables are cut, in both directions or
+//! one, lose frames and come back, and whose switches die and begin anew. Nodes here only send frames and receive
+//! them; what a channel makes of rails that fail stands in the other worlds.
 //!
 //! Some nodes lie: about their source, to nobody, in circles. What must hold, whatever they do:
 //!
@@ -505,8 +505,8 @@ impl World {
                     let heard = self.heard[pair][direction][rail];
                     if now.since(heard) > PATIENCE + way {
                         let what = format!(
-                            "{nodes:?}, direction {direction}, rail {rail}: well since {since:?}, heard at {heard:?}, now \
-                             {now:?}"
+                            "{nodes:?}, direction {direction}, rail {rail}: well since {since:?}, heard at \
+                             {heard:?}, now {now:?}"
                         );
                         return Err(("switch-path", what));
                     }
