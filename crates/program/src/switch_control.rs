@@ -26,8 +26,8 @@ pub enum Order {
     Take {
         /// Their names.
         partitions: Vec<String>,
-        /// Greater than the present ones; `None`: the next.
-        epoch: Option<u64>,
+        /// Greater than the present ones.
+        epoch: u64,
     },
     /// These ports are in this partition from now on, all or none.
     Move {
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn an_order_that_this_version_does_not_know_is_none() {
-        let order = Order::Take { partitions: vec!["red".to_owned()], epoch: None };
+        let order = Order::Take { partitions: vec!["red".to_owned()], epoch: 3 };
         let text = serde_json::to_string(&order).unwrap();
         assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), order);
         for wrong in ["{}", r#"{"order":"drop"}"#, r#"{"order":"show","more":1}"#, "[[[["] {

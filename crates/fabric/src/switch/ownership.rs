@@ -182,11 +182,12 @@ impl Ownership {
         change(spec, owners)
     }
 
-    /// `who` takes partitions, with an epoch greater than theirs, or the next one.
+    /// `who` takes partitions, with an epoch greater than theirs: so an order that was under way for long takes nothing
+    /// from who came meanwhile.
     ///
     /// # Errors
     /// It may not, or the epoch is not greater.
-    pub fn take(&self, who: NodeId, names: &[String], epoch: Option<u64>) -> Result<Change, OwnershipError> {
+    pub fn take(&self, who: NodeId, names: &[String], epoch: u64) -> Result<Change, OwnershipError> {
         if names.is_empty() {
             return Err(OwnershipError::Nothing);
         }
@@ -197,15 +198,14 @@ impl Ownership {
             if !self.allowed.get(at).is_some_and(|allowed| allowed.contains(&who)) {
                 return Err(OwnershipError::NotAllowed { partition, node: who });
             }
-            let next = epoch.unwrap_or(present.saturating_add(1));
-            if next <= present && self.rules.has(Rule::FenceEpochs) {
-                return Err(OwnershipError::Stale { partition, named: Some(next), present });
+            if epoch <= present && self.rules.has(Rule::FenceEpochs) {
+                return Err(OwnershipError::Stale { partition, named: Some(epoch), present });
             }
             let most = present.saturating_add(EPOCH_STRIDE);
-            if next > most {
+            if epoch > most {
                 return Err(OwnershipError::TooFar { partition, most });
             }
-            owners[at] = Owner { node: Some(who), epoch: next };
+            owners[at] = Owner { node: Some(who), epoch };
         }
         change(self.spec.clone(), owners)
     }
@@ -338,7 +338,7 @@ mod tests {
 
     fn taken(who: u64, partitions: &[&str]) -> Ownership {
         let mut all = ownership();
-        let change = all.take(node(who), &names(partitions), None).unwrap();
+        let change = all.take(node(who), &names(partitions), 1).unwrap();
         all.apply(change);
         all
     }
@@ -353,26 +353,22 @@ mod tests {
         let refused = |all: &Ownership, who: u64, name: &str, epoch| {
             all.take(node(who), &names(&[name]), epoch).unwrap_err()
         };
-        assert_eq!(refused(&all, 1, "green", None), OwnershipError::NoPartition { name: "green".to_owned() });
-        assert_eq!(all.take(node(1), &[], None).unwrap_err(), OwnershipError::Nothing);
+        assert_eq!(refused(&all, 1, "green", 1), OwnershipError::NoPartition { name: "green".to_owned() });
+        assert_eq!(all.take(node(1), &[], 1).unwrap_err(), OwnershipError::Nothing);
         let not_allowed = OwnershipError::NotAllowed { partition: "blue".to_owned(), node: node(2) };
-        assert_eq!(refused(&all, 2, "blue", None), not_allowed);
-        assert_eq!(
-            all.take(node(2), &names(&["red", "blue"]), None).unwrap_err(),
-            not_allowed,
-            "all or none"
-        );
-        let change = all.take(node(1), &names(&["red"]), Some(7)).unwrap();
+        assert_eq!(refused(&all, 2, "blue", 1), not_allowed);
+        assert_eq!(all.take(node(2), &names(&["red", "blue"]), 1).unwrap_err(), not_allowed, "all or none");
+        let change = all.take(node(1), &names(&["red"]), 7).unwrap();
         assert_eq!(all.partitions()[0].owner, Owner::default(), "it is so when it is applied");
         all.apply(change);
         assert_eq!(all.partitions()[0].owner, Owner { node: Some(node(1)), epoch: 7 });
         for epoch in [0, 6, 7] {
             let stale = OwnershipError::Stale { partition: "red".to_owned(), named: Some(epoch), present: 7 };
-            assert_eq!(refused(&all, 2, "red", Some(epoch)), stale);
+            assert_eq!(refused(&all, 2, "red", epoch), stale);
         }
         let far = 7 + EPOCH_STRIDE + 1;
-        assert!(matches!(refused(&all, 2, "red", Some(far)), OwnershipError::TooFar { .. }));
-        let change = all.take(node(2), &names(&["red"]), None).unwrap();
+        assert!(matches!(refused(&all, 2, "red", far), OwnershipError::TooFar { .. }));
+        let change = all.take(node(2), &names(&["red"]), 8).unwrap();
         all.apply(change);
         assert_eq!(all.partitions()[0].owner, Owner { node: Some(node(2)), epoch: 8 });
     }
@@ -408,7 +404,7 @@ mod tests {
         assert!(alone.starts_with("the switch would be wrong: a2: "), "{alone}");
         // Whoever is overtaken changes nothing.
         let mut overtaken = all.clone();
-        let change = overtaken.take(node(2), &names(&["red"]), None).unwrap();
+        let change = overtaken.take(node(2), &names(&["red"]), 2).unwrap();
         overtaken.apply(change);
         let error = moved(&overtaken, 1, &["b"], "blue", &both).unwrap_err();
         assert_eq!(error, OwnershipError::NotOwner { partition: "red".to_owned(), owner: Some(node(2)) });

@@ -49,7 +49,11 @@ pub(super) fn run(args: &CtlArgs) -> Result<(), Failure> {
     let partitions = match &args.order {
         CtlOrder::Show { .. } => ask(&args.url, (&own, &folder), &Order::Show {})?,
         CtlOrder::Take { partitions, epoch } => {
-            ask(&args.url, (&own, &folder), &Order::Take { partitions: partitions.clone(), epoch: *epoch })?
+            let epoch = match epoch {
+                Some(epoch) => *epoch,
+                None => next_epoch(&args.url, (&own, &folder), partitions)?,
+            };
+            ask(&args.url, (&own, &folder), &Order::Take { partitions: partitions.clone(), epoch })?
         }
         CtlOrder::Move { ports, to, epoch } => {
             let epochs = epochs(&args.url, (&own, &folder), *epoch)?;
@@ -62,6 +66,13 @@ pub(super) fn run(args: &CtlArgs) -> Result<(), Failure> {
         }
         _ => print(&render_partitions(&partitions)),
     }
+}
+
+/// The least epoch by which all of these can be taken now. Whoever takes one of them meanwhile is not overtaken by that.
+fn next_epoch(url: &SwitchUrl, own: (&NodeKey, &Path), names: &[String]) -> Result<u64, Failure> {
+    let all = ask(url, own, &Order::Show {})?.into_iter();
+    let present = all.filter(|it| names.contains(&it.name)).map(|it| it.epoch).max();
+    Ok(present.unwrap_or_default().saturating_add(1))
 }
 
 /// By which epochs the partitions are to be had: by this one, or by those by which they are had now.

@@ -45,7 +45,8 @@ pub(super) fn run(seed: u64, rules: RuleSet) -> Result<(), Wrong> {
             0..3 => {
                 let name = format!("part{}", random.below(2));
                 // Sometimes an old epoch, as of an order that was under way for long.
-                let epoch = random.chance(300).then(|| random.below(8));
+                let next = owner(&ownership.partitions(), &name).1 + 1;
+                let epoch = if random.chance(300) { random.below(8) } else { next };
                 let Ok(change) = ownership.take(who, std::slice::from_ref(&name), epoch) else { continue };
                 ownership.apply(change);
                 let epoch = owner(&ownership.partitions(), &name).1;
