@@ -6,6 +6,7 @@
 //! particular only listens, on all interfaces. On one that leads to a switch they go to that, which passes them on to
 //! all others; what comes there comes among the frames that the card takes, which hands it on ([`Discovery::hear`]).
 
+use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,7 @@ use std::time::Instant as SystemInstant;
 use base::Instant;
 use base::ids::{DomainBlock, Group, Incarnation, NodeId, RailId};
 use node::information::{Announcer, INFORMATION_MAX, Item, write};
-use node::{ANNOUNCE_EVERY, Address, Name, Neighbour, Neighbourhood, PublicKey};
+use node::{ANNOUNCE_EVERY, Address, GroupKey, Name, Neighbour, Neighbourhood, Notice, PublicKey};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use crate::address::RailAddress;
@@ -50,6 +51,22 @@ pub struct Said {
     pub functions: Vec<(Group, Vec<Item>)>,
 }
 
+impl Said {
+    /// Who says it in a frame of this number.
+    fn on(&self, rail: RailId, group: Group, number: u64) -> Announcer {
+        Announcer {
+            key: self.key,
+            domains: self.domains,
+            name: self.name,
+            interval_s: ANNOUNCE_EVERY.as_secs() as u16,
+            incarnation: self.incarnation,
+            number,
+            rail,
+            group,
+        }
+    }
+}
+
 /// The moment at which it was looked who was heard.
 #[derive(Clone, Copy)]
 pub struct Ago(Instant);
@@ -72,6 +89,21 @@ pub struct Discovery {
     began: SystemInstant,
     ends: Vec<End>,
     number: u64,
+    notices_sent: u64,
+    notices_heard: u64,
+}
+
+/// What a node has heard and said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Information frames that could be read.
+    pub heard: u64,
+    /// Others that came where those come.
+    pub malformed: u64,
+    /// Notices to all.
+    pub notices_sent: u64,
+    /// Those of others.
+    pub notices_heard: u64,
 }
 
 /// A rail.
@@ -94,16 +126,23 @@ enum Way {
 }
 
 impl Discovery {
-    /// Of the node with this id, which has no rail yet.
-    pub fn new(own: NodeId) -> Self {
-        let known = Neighbourhood::new(Instant::ZERO, own);
-        Self { known, began: SystemInstant::now(), ends: Vec::new(), number: 0 }
+    /// Of the node with this id, which has no rail yet. With a key it says and hears notices to all who have that.
+    pub fn new(own: NodeId, group_key: Option<GroupKey>) -> Self {
+        let known = Neighbourhood::new(Instant::ZERO, own, group_key);
+        Self {
+            known,
+            began: SystemInstant::now(),
+            ends: Vec::new(),
+            number: 0,
+            notices_sent: 0,
+            notices_heard: 0,
+        }
     }
 
     /// One that only listens, for whoever is no node yet: over UDP on all interfaces, and over Ethernet by these, which
     /// are [`EthernetSocket::for_everybody`].
     pub fn listening(own: NodeId, ethernet: Vec<EthernetSocket>) -> Self {
-        let mut all = Self::new(own);
+        let mut all = Self::new(own, None);
         let anywhere = [SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), (Ipv6Addr::UNSPECIFIED, 0).into()];
         let udp = anywhere.into_iter().map(|at| (RailAddress::from(at), open(at, Device::Any)));
         let ethernet =
@@ -193,27 +232,44 @@ impl Discovery {
         }
     }
 
+    /// Says on all rails that one seems to have failed, to all who have the group's key.
+    pub fn warn(&mut self, said: &Said, notice: Notice) {
+        let Some(key) = self.known.group_key() else { return };
+        self.notices_sent += 1;
+        let group = said.functions.first().map_or(Group::DEFAULT, |(group, _)| *group);
+        // Whoever hears it on several rails has heard it once.
+        self.number += 1;
+        for end in self.ends.iter_mut().filter(|end| end.speaks()) {
+            let announcer = said.on(end.rail, group, self.number);
+            let proof = key.proof(&announcer, &notice);
+            end.send(&write(&announcer, &[Item::Notice(notice, proof)]).0);
+        }
+    }
+
+    /// Notices to all that were heard since this was asked last.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        let notices = self.known.take_notices();
+        self.notices_heard += notices.len() as u64;
+        notices
+    }
+
+    /// Those who hear notices to all.
+    pub fn members(&self) -> BTreeSet<NodeId> {
+        self.known.members(self.now()).collect()
+    }
+
     /// Says all this on all rails.
     pub fn announce(&mut self, said: &Said) {
         self.known.speak(self.now());
+        let member = self.known.group_key().map(|key| Item::Member(key.mark(said.key.id())));
         for (group, functions) in &said.functions {
-            let items: Vec<Item> = said.rails.iter().chain(functions).copied().collect();
+            let items: Vec<Item> = said.rails.iter().chain(&member).chain(functions).copied().collect();
             let mut left = &items[..];
             loop {
                 let mut fitted = 0;
                 for end in self.ends.iter_mut().filter(|end| end.speaks()) {
                     self.number += 1;
-                    let announcer = Announcer {
-                        key: said.key,
-                        domains: said.domains,
-                        name: said.name,
-                        interval_s: ANNOUNCE_EVERY.as_secs() as u16,
-                        incarnation: said.incarnation,
-                        number: self.number,
-                        rail: end.rail,
-                        group: *group,
-                    };
-                    let (frame, taken) = write(&announcer, left);
+                    let (frame, taken) = write(&said.on(end.rail, *group, self.number), left);
                     fitted = taken;
                     end.send(&frame);
                 }
@@ -236,9 +292,14 @@ impl Discovery {
         self.ends.iter().any(|end| end.rail == rail && end.way.is_some())
     }
 
-    /// Frames that were read, and those that were none.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.known.heard, self.known.malformed)
+    /// What has come, and what was said.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            heard: self.known.heard,
+            malformed: self.known.malformed,
+            notices_sent: self.notices_sent,
+            notices_heard: self.notices_heard,
+        }
     }
 }
 
@@ -420,14 +481,14 @@ mod tests {
     fn nodes_hear_each_other_on_a_rail_and_from_everywhere() {
         let key = NodeKey::new([3; 32]);
         let rails = [rail("127.0.0.1:0")];
-        let mut speaker = Discovery::new(key.id());
+        let mut speaker = Discovery::new(key.id(), None);
         speaker.follow(&rails);
         assert!(speaker.is_due());
-        let mut beside = Discovery::new(NodeId::numbered(1));
+        let mut beside = Discovery::new(NodeId::numbered(1), None);
         beside.follow(&[rail("127.0.0.1:0")]);
-        let mut anywhere = Discovery::new(NodeId::numbered(2));
+        let mut anywhere = Discovery::new(NodeId::numbered(2), None);
         anywhere.follow(&[rail("0.0.0.0:0")]);
-        let mut second = Discovery::new(NodeId::numbered(3));
+        let mut second = Discovery::new(NodeId::numbered(3), None);
         second.follow(&[rail("127.0.0.2:0")]);
         assert_eq!(anywhere.poll_timeout(), None, "who is nowhere in particular does not say so");
         speaker.announce(&said(&key, &rails));
@@ -452,7 +513,7 @@ mod tests {
         let behind = Rail { gateway, ..rail("127.0.0.1:0") };
         let local = behind.socket.local();
         let rails = [behind];
-        let mut speaker = Discovery::new(key.id());
+        let mut speaker = Discovery::new(key.id(), None);
         speaker.follow(&rails);
         assert_eq!(speaker.sockets().count(), 0, "what comes there is the card's");
         assert!(speaker.is_due());
@@ -460,11 +521,11 @@ mod tests {
         let mut frame = [0; INFORMATION_MAX];
         let (len, from) = switch.recv_from(&mut frame).unwrap();
         assert_eq!(RailAddress::from(from), local);
-        let mut hearer = Discovery::new(NodeId::numbered(1));
+        let mut hearer = Discovery::new(NodeId::numbered(1), None);
         hearer.follow(&[Rail { gateway, ..rail("127.0.0.1:0") }]);
         hearer.hear(RailId::ALL[0], &frame[..len]);
         hearer.hear(RailId::ALL[1], &frame[..len]);
-        assert_eq!(hearer.counts(), (1, 0), "it has no other rail");
+        assert_eq!(hearer.counts(), Counts { heard: 1, ..Counts::default() }, "it has no other rail");
         assert!(hearer.nodes().1.any(|(id, it)| id == key.id() && it.rails[0].is_some()));
     }
 

@@ -561,6 +561,10 @@ events! {
     Info "rail-removed" RailRemoved { rail: String, listen: String }
     => "the rail is gone: what was under way there is sent again over others"
 
+    /// Another node says that a rail seems to have failed.
+    Info "rail-doubted" RailDoubted { rail: u8, peer: String, cause: &'static str, others: Others }
+    => "another node says of rail {rail} of {peer} that {cause}: others are used until it has answered"
+
     /// An interface carries nothing, or is gone.
     Warning "interface-down" InterfaceDown { rail: String, interface: String }
     => "interface {interface} is down or has no carrier: the rail carries nothing until it is up (`ip link set \

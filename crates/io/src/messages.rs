@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::ids::{CardGeneration, Incarnation, LifeId, NodeId, RailId};
 use base::ledger::{Layout, LayoutHash};
-use node::{Limit, LoanConfig, RailConfig, Refusal, Secret, Tenancy, Whereabouts};
+use node::{Limit, LoanConfig, Notice, RailConfig, Refusal, Secret, Tenancy, Whereabouts};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -55,6 +55,10 @@ pub(crate) enum ToCard {
     Rail(RailId, ToRail),
     /// Rails without a carrier, as bits.
     Carriers(u8),
+    /// Whether this node hears notices to all.
+    Member(NodeId, bool),
+    /// One of those who do has told all that a rail seems to have failed.
+    Notice(Notice),
     /// The machine may go on somewhere else, too: new keys, from these random bytes, and another life to call itself by
     /// if it was restored from a snapshot.
     RenewKeys { seed: Secret, life: Option<LifeId> },
@@ -180,6 +184,10 @@ pub(crate) enum ToAgent {
     Unparked { number: u64 },
     /// An information frame has come on this rail, from a switch.
     Heard(RailId, Hex),
+    /// A rail seems to have failed: those who hear notices to all are to be told.
+    Notice(Notice),
+    /// Another node has said so.
+    Doubted(Notice),
 }
 
 /// What a card says of a loan.
@@ -292,6 +300,8 @@ impl Message for ToCard {
             }
             (Self::Peer(peer, _), Self::Peer(of, _)) => peer == of,
             (Self::Rail(rail, _), Self::Rail(of, _)) => rail == of,
+            (Self::Member(node, _), Self::Member(of, _)) => node == of,
+            (Self::Notice(notice), Self::Notice(before)) => notice == before,
             (Self::Parked { number }, Self::Parked { number: before }) => number == before,
             (Self::Capture { place, .. }, Self::Capture { place: of, .. }) => place == of,
             _ => discriminant(self) == discriminant(earlier),
@@ -343,6 +353,9 @@ impl Message for ToAgent {
             }
             (Self::Located(holder), Self::Located(before)) => holder.key == before.key,
             (Self::Unparked { number }, Self::Unparked { number: before }) => number == before,
+            (Self::Notice(notice), Self::Notice(before)) | (Self::Doubted(notice), Self::Doubted(before)) => {
+                notice == before
+            }
             _ => discriminant(self) == discriminant(earlier),
         }
     }
@@ -475,6 +488,8 @@ impl From<MessageError> for io::Error {
 
 #[cfg(test)]
 mod tests {
+    use node::NoticeCause;
+
     use super::*;
 
     const LOAN: LoanId = LoanId { place: 1, life: 2 };
@@ -516,6 +531,8 @@ mod tests {
             ToDrive::Withdraw,
             ToDrive::Allow,
         ];
+        let (node, rail, cause) = (NodeId::numbered(1), RailId::ALL[0], NoticeCause::Silence);
+        let notice = Notice { node, rail, cause };
         let others = [
             ToCard::Peer(0, ToPeer::Parted),
             ToCard::Peer(1, ToPeer::Parted),
@@ -523,6 +540,10 @@ mod tests {
             ToCard::Rail(RailId::ALL[1], ToRail::Go),
             ToCard::RenewKeys { seed: Secret([0; 32]), life: None },
             ToCard::Carriers(1),
+            ToCard::Member(NodeId::numbered(1), true),
+            ToCard::Member(NodeId::numbered(2), true),
+            ToCard::Notice(notice),
+            ToCard::Notice(Notice { rail: RailId::ALL[1], ..notice }),
             ToCard::ShutDown,
             ToCard::Begin,
             ToCard::Parked { number: 0 },

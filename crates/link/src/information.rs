@@ -20,6 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::identity::{KEY_BYTES, PublicKey};
 use crate::name::Name;
+use crate::notice::{Notice, NoticeCause, PROOF_BYTES};
 use crate::record::ADDRESS_BYTES;
 
 /// Bytes of an information frame at most: it passes wherever a handshake does.
@@ -28,6 +29,8 @@ pub const INFORMATION_MAX: usize = 1200;
 const FORM: u8 = 1;
 const RAIL: u8 = 1;
 const FUNCTION: u8 = 2;
+const MEMBER: u8 = 3;
+const NOTICE: u8 = 4;
 const READ_ONLY: u8 = 1;
 const LENT: u8 = 2;
 
@@ -77,6 +80,10 @@ pub enum Item {
         /// Who has it now.
         lent_to: Option<NodeId>,
     },
+    /// It has this [group key](crate::GroupKey::mark), and hears notices to all.
+    Member([u8; PROOF_BYTES]),
+    /// A rail seems to have failed, and it has the [group key](crate::GroupKey::proof).
+    Notice(Notice, [u8; PROOF_BYTES]),
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -107,6 +114,15 @@ struct RawFunction {
     bytes: U64,
     flags: u8,
     lent_to: [u8; NodeId::BYTES],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawNotice {
+    node: [u8; NodeId::BYTES],
+    rail: u8,
+    cause: u8,
+    proof: [u8; PROOF_BYTES],
 }
 
 /// Writes an information frame with as many of `items` as fit, and says how many that are.
@@ -155,6 +171,11 @@ pub fn write(announcer: &Announcer, items: &[Item]) -> (Vec<u8>, usize) {
                     FUNCTION,
                     RawFunction { name, bytes: bytes.into(), flags, lent_to }.as_bytes(),
                 );
+            }
+            Item::Member(mark) => push(&mut frame, MEMBER, &mark),
+            Item::Notice(Notice { node, rail, cause }, proof) => {
+                let raw = RawNotice { node: node.0, rail: rail.get(), cause: cause.code(), proof };
+                push(&mut frame, NOTICE, raw.as_bytes());
             }
         }
         if frame.len() + TAG_LEN > INFORMATION_MAX {
@@ -210,6 +231,8 @@ pub fn read(frame: &[u8]) -> Option<(Announcer, Vec<Item>)> {
         items.extend(match *tag {
             RAIL => Some(read_rail(value)?),
             FUNCTION => Some(read_function(value)?),
+            MEMBER => Some(Item::Member(value.try_into().ok()?)),
+            NOTICE => Some(read_notice(value)?),
             _ => None,
         });
     }
@@ -239,12 +262,19 @@ fn read_function(value: &[u8]) -> Option<Item> {
     Some(Item::Function { name: Name::from_bytes(raw.name), bytes, read_only, lent_to })
 }
 
+fn read_notice(value: &[u8]) -> Option<Item> {
+    let raw = RawNotice::ref_from_bytes(value).ok()?;
+    let (rail, cause) = (RailId::new(raw.rail)?, NoticeCause::from_code(raw.cause));
+    Some(Item::Notice(Notice { node: NodeId(raw.node), rail, cause }, raw.proof))
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::identity::NodeKey;
+    use crate::notice::GroupKey;
 
     const HEAD: usize = size_of::<RawHead>();
 
@@ -289,6 +319,23 @@ pub(crate) mod tests {
         let (frame, fitted) = write(&announcer(), &many);
         assert!(frame.len() <= INFORMATION_MAX && (10..100).contains(&fitted), "{} {fitted}", frame.len());
         assert_eq!(read(&frame).unwrap().1.len(), fitted);
+    }
+
+    #[test]
+    fn a_notice_to_all_is_of_one_frame_and_of_who_has_the_key() {
+        let (key, other) = (GroupKey::new(&[1; 32]), GroupKey::new(&[2; 32]));
+        let notice = Notice { node: NodeId::numbered(3), rail: RailId::ALL[2], cause: NoticeCause::Carrier };
+        let proof = key.proof(&announcer(), &notice);
+        let items = [Item::Member(key.mark(announcer().key.id())), Item::Notice(notice, proof)];
+        assert_eq!(read(&write(&announcer(), &items).0), Some((announcer(), items.to_vec())));
+        assert!(key.proves(&announcer(), &notice, &proof) && !other.proves(&announcer(), &notice, &proof));
+        let later = Announcer { number: announcer().number + 1, ..announcer() };
+        let life = Announcer { incarnation: Incarnation(13), ..announcer() };
+        let rail = Notice { rail: RailId::ALL[1], ..notice };
+        for (announcer, notice) in [(&later, notice), (&life, notice), (&announcer(), rail)] {
+            assert!(!key.proves(announcer, &notice, &proof));
+        }
+        assert_ne!(key.mark(notice.node), key.mark(announcer().key.id()));
     }
 
     /// A frame with a right tag behind `change`.

@@ -41,7 +41,7 @@ pub use cipher::{Cipher, Protection};
 pub use handshake::{derive, mark};
 pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey, Secret};
 pub use name::Name;
-pub use notice::{Notice, NoticeCause};
+pub use notice::{GroupKey, Notice, NoticeCause};
 pub use paths::{PathConfig, PathId, PathStatus, SHM_PATH};
 pub use proof::{PROOF_LEN, is_proof, prove};
 pub use record::{ADDRESS_BYTES, Information};

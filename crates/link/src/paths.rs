@@ -346,6 +346,9 @@ pub(crate) struct Paths {
 /// A rail that was doubted is not doubted again for so long.
 const DOUBT_AGAIN: Duration = Duration::from_secs(1);
 
+/// So many questions without an answer: one may be lost.
+const SILENT: u32 = 2;
+
 /// Where in the list the path through shared memory is.
 const SHM: usize = 0;
 
@@ -426,7 +429,7 @@ impl Paths {
             let Some((_, rail)) = path.id.rails() else { continue };
             match path.outgoing.probes() {
                 0 => path.is_told = false,
-                2.. if answers && !path.is_told && path.outgoing.has_answered(0) => {
+                SILENT.. if answers && !path.is_told && path.outgoing.has_answered(0) => {
                     path.is_told = true;
                     silent |= bit(rail);
                 }
@@ -434,6 +437,13 @@ impl Paths {
             }
         }
         silent
+    }
+
+    /// Whether nothing is answered over this rail of this end where something was before: two questions were not.
+    pub(crate) fn is_silent_on(&self, own: RailId) -> bool {
+        let is_of = |path: &&Path| path.id.rails().is_some_and(|(rail, _)| rail == own);
+        let mut used = self.list.iter().filter(is_of).filter(|path| path.is_there && path.leads);
+        used.any(|path| path.outgoing.probes() >= SILENT && path.outgoing.has_answered(0))
     }
 
     /// The driver knows where the peer is on these paths: elsewhere it sends no TLPs.

@@ -22,11 +22,12 @@ use device::{Limit, MEDIA_PAGES, MediaError, MediaFunction, MediaId, MediaKind, 
 use fabric::{Decoder, WindowError};
 use host::vfio_user::SlotConfigError;
 use link::pair::{Channel, FunctionId, Lobby};
-use link::{KEY_BYTES, PublicKey, Secret, State, Stream, Tenancy};
+use link::{KEY_BYTES, Notice, PublicKey, Secret, State, Stream, Tenancy};
 
 use crate::apertures::Target;
 use crate::borrower::BorrowedDrive;
 
+use crate::MAX_RAILS;
 use crate::card::frames::Reply;
 use crate::cells::{Address, LedgerLoans, LoanParts, NodeLedger, drive_owner};
 use crate::config::{CardConfig, LoanConfig, LoanRole};
@@ -60,6 +61,11 @@ pub enum CardEvent {
     Joined(usize, NodeId, Incarnation),
     /// The channel with the peer in this place is given up.
     Left(usize),
+    /// A rail seems to have failed: those who hear [notices to all](Card::set_member) are to be told.
+    Notice(Notice),
+    /// Somebody else says that a rail seems to have failed over which this card has a channel: others are used until it
+    /// has answered.
+    Doubted(Notice),
     /// A node that has something of this one, which is durable, has proven to be there: the agent keeps that for the
     /// next life. A new card says what its agent does not know.
     Located(Whereabouts),
@@ -256,6 +262,10 @@ pub struct Card<'m> {
     /// What the lobby answers.
     replies: VecDeque<Reply>,
     events: VecDeque<CardEvent>,
+    /// Nodes that hear notices to all.
+    members: BTreeSet<NodeId>,
+    /// When it was said last that several do not answer on this rail of this node.
+    silent: [Option<Instant>; MAX_RAILS],
     /// Loans of the step under way, kept for its memory.
     touched: Vec<usize>,
     next_publish: Instant,
@@ -323,6 +333,8 @@ impl<'m> Card<'m> {
             calls: frames::calls(now),
             replies: VecDeque::new(),
             events: VecDeque::new(),
+            members: BTreeSet::new(),
+            silent: Default::default(),
             touched: Vec::new(),
             next_publish: now,
             shown: Vec::new(),

@@ -83,8 +83,8 @@ pub use link::information;
 pub use link::pair::{COPIES, FunctionId, LobbyStats, OfferCells, Stats as ChannelStats};
 pub use link::path::SHM_WINDOW;
 pub use link::{
-    Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, RailMode,
-    Secret, Tenancy, is_proof, prove,
+    Cipher, GroupKey, KEY_BYTES, Lender, Name, NodeKey, Notice, NoticeCause, PROOF_LEN, Protection,
+    PublicKey, REKEY_FRAMES, RailMode, Secret, Tenancy, is_proof, prove,
 };
 pub use pcie::Bdf;
 

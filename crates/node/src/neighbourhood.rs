@@ -8,10 +8,10 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use base::Instant;
 use base::ids::{Group, Incarnation, NodeId, RailId};
+use base::{Bucket, Instant};
 use link::information::{Announcer, Item, read};
-use link::{Name, PublicKey};
+use link::{GroupKey, Name, Notice, PublicKey};
 
 use crate::{Address, MAX_RAILS};
 
@@ -28,6 +28,10 @@ pub const NODES_MAX: usize = 4096;
 /// Most functions of one of them, and of all.
 const FUNCTIONS_MAX: usize = 256;
 const ALL_FUNCTIONS_MAX: usize = 16_384;
+/// Notices to all that are heeded at once, and after what time there may be one more. What is not heeded costs time
+/// only.
+const NOTICES: u32 = 64;
+const NOTICE_EVERY: Duration = Duration::from_millis(10);
 
 /// A node that was heard.
 #[derive(Clone, Debug)]
@@ -52,6 +56,10 @@ pub struct Neighbour {
     pub functions: BTreeMap<(Group, [u8; 32]), NeighbourFunction>,
     /// Two who differ say that they are it, heard as late as this.
     pub contested: Option<Instant>,
+    /// It has the key of this node's group, heard as late as this.
+    pub member: Option<Instant>,
+    /// Life and number of the last frame of it that proved to have that key.
+    proven: (Incarnation, u64),
     interval: Duration,
 }
 
@@ -105,6 +113,10 @@ pub struct Neighbourhood {
     spoken: Option<Instant>,
     /// When what is over was forgotten last.
     forgotten: Instant,
+    group_key: Option<GroupKey>,
+    /// Notices to all that have come, and how many more may.
+    notices: Vec<Notice>,
+    room: Bucket,
     /// Frames that were read, and those that were none.
     pub heard: u64,
     /// Frames that could not be read.
@@ -112,8 +124,8 @@ pub struct Neighbourhood {
 }
 
 impl Neighbourhood {
-    /// Nobody yet; the node says something of itself at once.
-    pub fn new(now: Instant, own: NodeId) -> Self {
+    /// Nobody yet; the node says something of itself at once. With a key it heeds notices to all.
+    pub fn new(now: Instant, own: NodeId, group_key: Option<GroupKey>) -> Self {
         Self {
             own,
             nodes: BTreeMap::new(),
@@ -121,6 +133,9 @@ impl Neighbourhood {
             next: now,
             spoken: None,
             forgotten: now,
+            group_key,
+            notices: Vec::new(),
+            room: Bucket::full(NOTICES, NOTICE_EVERY, now),
             heard: 0,
             malformed: 0,
         }
@@ -166,6 +181,18 @@ impl Neighbourhood {
         let neighbour = self.nodes.entry(id).or_insert_with(|| Neighbour::new(now, &announcer));
         neighbour.hear(now, rail, &announcer);
         for item in items {
+            if let (Item::Notice(notice, proof), Some(key)) = (&item, &self.group_key) {
+                let frame = (announcer.incarnation, announcer.number);
+                // What was heard before is said by somebody else now, or by a switch once more.
+                let is_later = frame > neighbour.proven;
+                if is_later && key.proves(&announcer, notice, proof) && self.room.take(now) {
+                    neighbour.proven = frame;
+                    self.notices.push(*notice);
+                }
+            }
+            if let (Item::Member(mark), Some(key)) = (&item, &self.group_key) {
+                neighbour.member = (*mark == key.mark(id)).then_some(now);
+            }
             let had = neighbour.functions.len();
             neighbour.note(now, announcer.group, item, self.functions < ALL_FUNCTIONS_MAX, &mut place);
             self.functions += neighbour.functions.len() - had;
@@ -175,6 +202,22 @@ impl Neighbourhood {
             self.next = self.next.min(soon);
         }
         is_new
+    }
+
+    /// Notices to all that have come since the last call.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        core::mem::take(&mut self.notices)
+    }
+
+    /// Those that hear a notice to all.
+    pub fn members(&self, now: Instant) -> impl Iterator<Item = NodeId> {
+        let is_member = move |it: &Neighbour| it.member.is_some_and(|at| it.is_fresh(now, at));
+        self.nodes.iter().filter(move |(_, it)| is_member(it)).map(|(id, _)| *id)
+    }
+
+    /// With what it was made.
+    pub fn group_key(&self) -> Option<&GroupKey> {
+        self.group_key.as_ref()
     }
 
     fn make_room(&mut self) {
@@ -218,6 +261,8 @@ impl Neighbour {
             rails: [None; MAX_RAILS],
             functions: BTreeMap::new(),
             contested: None,
+            member: None,
+            proven: Default::default(),
             interval: Duration::ZERO,
         }
     }
@@ -270,6 +315,8 @@ impl Neighbour {
                 let function = NeighbourFunction { name, bytes, read_only, lent_to, heard: now };
                 self.functions.insert(key, function);
             }
+            // They are of the group.
+            Item::Member(_) | Item::Notice(..) => {}
         }
     }
 }
@@ -277,8 +324,8 @@ impl Neighbour {
 #[cfg(test)]
 mod tests {
     use base::ids::DomainBlock;
-    use link::NodeKey;
     use link::information::write;
+    use link::{NodeKey, NoticeCause};
 
     use super::*;
 
@@ -319,7 +366,35 @@ mod tests {
     }
 
     fn empty() -> Neighbourhood {
-        Neighbourhood::new(at(0), announcer(0).key.id())
+        Neighbourhood::new(at(0), announcer(0).key.id(), None)
+    }
+
+    #[test]
+    fn a_notice_to_all_is_heeded_once_and_of_a_member_only() {
+        let key = GroupKey::new(&[1; 32]);
+        let mut all = Neighbourhood::new(at(0), announcer(0).key.id(), Some(key.clone()));
+        let notice = Notice { node: NodeId::numbered(7), rail: RailId::ALL[1], cause: NoticeCause::Silence };
+        let from = |number| Announcer { number, ..announcer(1) };
+        let item =
+            |key: &GroupKey, announcer: &Announcer| Item::Notice(notice, key.proof(announcer, &notice));
+        let id = announcer(1).key.id();
+        let other = GroupKey::new(&[2; 32]);
+        hear(&mut all, 1, &from(9), &[item(&other, &from(9)), Item::Member(other.mark(id))]);
+        assert_eq!((all.take_notices(), all.members(at(1)).count()), (vec![], 0), "of another group");
+        hear(&mut all, 2, &from(5), &[item(&key, &from(5)), Item::Member(key.mark(id))]);
+        assert_eq!((all.take_notices(), all.members(at(2)).next()), (vec![notice], Some(id)));
+        hear(&mut all, 3, &from(5), &[item(&key, &from(5))]);
+        hear(&mut all, 3, &from(4), &[item(&key, &from(4))]);
+        hear(&mut all, 3, &from(6), &[item(&key, &from(5))]);
+        assert_eq!(all.take_notices(), vec![], "it was heard, or is of another frame");
+        assert_eq!(all.members(at(15_100)).count(), 0, "it says so no more");
+        for number in 7..500 {
+            hear(&mut all, 4, &from(number), &[item(&key, &from(number))]);
+        }
+        assert_eq!(all.take_notices().len(), NOTICES as usize - 1, "a member may lie, too");
+        let mut without = empty();
+        hear(&mut without, 1, &from(1), &[item(&key, &from(1))]);
+        assert_eq!(without.take_notices(), vec![]);
     }
 
     #[test]

@@ -72,6 +72,8 @@ impl World<'_> {
                 | CardEvent::Refused(..)
                 | CardEvent::Met(..)
                 | CardEvent::Unusable(..)
+                | CardEvent::Notice(_)
+                | CardEvent::Doubted(_)
                 | CardEvent::Closed { .. } => {}
             }
         }

@@ -6,7 +6,7 @@ use base::{Instant, Random, Rule};
 use core::time::Duration;
 use device::nvme::Config;
 use node::agent::{Effect, Exit};
-use node::{Card, CardConfig};
+use node::{Card, CardConfig, Notice};
 
 use crate::checkers::names;
 use crate::clock::Clock;
@@ -57,6 +57,8 @@ pub(crate) enum Event {
     Mend(u64),
     /// A node hears which of its rails have no carrier, as bits.
     Carriers(usize, u8),
+    /// A member of a node's group, or one that lies, tells it of a rail.
+    Notice(usize, Notice),
     /// A client thinks of something.
     Think(usize),
     /// A guest of a virtual machine does.

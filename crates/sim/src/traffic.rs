@@ -3,7 +3,7 @@
 use base::Random;
 use base::ids::RailId;
 use link::frame::{Header, Kind};
-use node::{Address, Card, Egress};
+use node::{Address, Card, Egress, Notice, NoticeCause};
 
 use crate::chance::Chance;
 use crate::checkers::freshness::Origin;
@@ -174,7 +174,17 @@ impl Traffic {
             let is_wrong = self.carriers.chance(100);
             let lost = if is_wrong { self.carriers.below(4) as u8 } else { self.network.lost_carriers(node) };
             stage.clock.after(self.carriers.below(3_000_000), Event::Carriers(node, lost));
+            let whose = self.carriers.below(stage.nodes.len() as u64) as usize;
+            let rail = RailId::ALL[self.carriers.below(2) as usize];
+            let notice = Notice { node: stage.nodes[whose].identity.id(), rail, cause: NoticeCause::Carrier };
+            stage.clock.after(self.carriers.below(3_000_000), Event::Notice(node, notice));
         }
+    }
+
+    /// A node hears a notice to all, of which nothing is true but that somebody has the key.
+    pub(crate) fn hear_of_rail(stage: &mut Stage<'_>, node: usize, notice: Notice) -> Option<usize> {
+        stage.log(Some(node), "notice", notice.rail.get().into(), 0);
+        stage.act(node, |card, now| card.heed_member(now, notice)).then_some(node)
     }
 
     /// A node hears it. Returns the node, if its card is to be served.

@@ -172,6 +172,7 @@ impl<'w> World<'w> {
             Event::Wake(_) => None,
             Event::Arrival(frame) => Traffic::arrive(stage, frame),
             Event::Carriers(node, lost) => Traffic::hear_of_carriers(stage, node, lost),
+            Event::Notice(node, notice) => Traffic::hear_of_rail(stage, node, notice),
             Event::Ring(loan, request) => disks.ring_done(stage, loan, request),
             Event::Mark(loan) => Disks::mark_late(stage, loan),
             Event::Think(client) => self.clients.think(stage, client),

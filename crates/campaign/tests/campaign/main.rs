@@ -7,6 +7,7 @@
 
 mod bench;
 mod disks;
+mod events;
 mod nbd_client;
 mod s1_kill_series;
 mod switches;

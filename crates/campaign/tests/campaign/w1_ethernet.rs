@@ -1,6 +1,7 @@
 //! W1: nodes on one segment lend and borrow over raw Ethernet, two rails of it, through a plain bridge; links go down,
 //! cards are killed. What cannot be used is refused by name.
 
+use crate::events;
 use campaign::causeway::{
     Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, borrow_command, kill_card, status,
 };
@@ -70,17 +71,9 @@ fn w1_a_drive_over_two_ethernet_rails() {
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
 }
 
-fn follow(machine: &Machine, name: &str) -> Process {
-    let mut command = machine.command(binary().unwrap());
-    command.args(["events", "--name", name, "--follow", "-o", "json"]);
-    machine.spawn(&format!("{name}-events"), command).unwrap()
-}
-
 /// The next event of a kind is of this rail.
 fn wait_event(follower: &mut Process, kind: &str, rail: &str) {
-    let text = format!("\"kind\":\"{kind}\"");
-    let line = follower.wait_line(kind, LONG, |line| line.contains(&text)).unwrap();
-    let event: Value = serde_json::from_str(&line).unwrap();
+    let event = events::next(follower, kind);
     assert_eq!((&event["rail"], &event["interface"]), (&rail.into(), &rail.into()), "{event}");
 }
 
@@ -100,7 +93,7 @@ fn w2_a_lost_carrier_is_known_at_once() {
         for rail in [0, 1] {
             ends.iter().for_each(|(machine, name)| drop(wait_rail(machine, name, rail, "up").unwrap()));
         }
-        let mut follower = follow(right, "lender");
+        let mut follower = events::follow(right, "lender");
         let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, 1), 8).unwrap();
         for rail in [0, 1] {
             load.wait_done(200, LONG).unwrap();

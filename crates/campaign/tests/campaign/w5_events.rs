@@ -1,18 +1,18 @@
 //! W5: what has happened in a node, by `causeway events`: a killed card and its successor, a refused borrower, a
 //! follower that never reads, and how following ends.
 
+use crate::events;
 use campaign::causeway::{
     Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, borrower_socket, card, kill_card, number, status,
 };
 use campaign::load::{Load, Model};
-use campaign::process::{Process, poll_until, run, run_to_end, signal};
+use campaign::process::{poll_until, run, run_to_end, signal};
 use campaign::world::{Machine, World, WorldConfig};
 use program::control::{ControlClient, Request, Response};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -20,26 +20,8 @@ const SOON: Duration = Duration::from_secs(30);
 /// The requester id of a loan in the first place of its node.
 const FIRST: &str = "01:00.0";
 
-fn events_command(machine: &Machine, name: &str, arguments: &[&str]) -> Command {
-    let mut command = machine.command(binary().unwrap());
-    command.args(["events", "--name", name]).args(arguments);
-    command
-}
-
-fn follow(machine: &Machine, name: &str) -> Process {
-    let command = events_command(machine, name, &["--follow", "-o", "json"]);
-    machine.spawn(&format!("{name}-events"), command).unwrap()
-}
-
-/// The next event of a kind.
-fn next(follower: &mut Process, kind: &str) -> Value {
-    let text = format!("\"kind\":\"{kind}\"");
-    let line = follower.wait_line(kind, SOON, |line| line.contains(&text)).unwrap();
-    serde_json::from_str(&line).unwrap()
-}
-
 fn all(machine: &Machine, name: &str) -> Vec<Value> {
-    let text = run(events_command(machine, name, &["-o", "json"])).unwrap();
+    let text = run(events::command(machine, name, &["-o", "json"])).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -48,16 +30,16 @@ fn w5_a_killed_card_and_its_successor_are_events() {
     let world = World::new(&WorldConfig::default()).unwrap();
     let mut lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
     let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
-    let mut follower = follow(world.left(), "borrower");
-    assert_eq!(next(&mut follower, "loan-usable")["severity"], "info");
+    let mut follower = events::follow(world.left(), "borrower");
+    assert_eq!(events::next(&mut follower, "loan-usable")["severity"], "info");
     let load = Load::start(&borrower.socket, Model::new(0, MIB, 1), 4).unwrap();
     for _ in 0..3 {
         let before = card(&status(world.left(), "borrower").unwrap()).unwrap();
         kill_card(world.left(), "borrower", SOON).unwrap();
-        let killed = next(&mut follower, "card-killed");
+        let killed = events::next(&mut follower, "card-killed");
         assert_eq!((&killed["severity"], &killed["signal"]), (&"warning".into(), &9.into()), "{killed}");
         assert_eq!(killed["generation"], before.generation, "{killed}");
-        let recovered = next(&mut follower, "card-recovered");
+        let recovered = events::next(&mut follower, "card-recovered");
         assert_eq!(recovered["generation"], before.generation + 1, "{recovered}");
         assert!(
             recovered["after_s"].as_f64().is_some_and(|after| after > 0.0 && after < 10.0),
@@ -73,22 +55,22 @@ fn w5_a_killed_card_and_its_successor_are_events() {
     let kept = all(world.left(), "borrower");
     let numbers: Vec<_> = kept.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (1..=kept.len() as u64).collect::<Vec<_>>());
-    let text = run(events_command(world.left(), "borrower", &[])).unwrap();
+    let text = run(events::command(world.left(), "borrower", &[])).unwrap();
     assert!(text.lines().any(|line| line.contains(" WARN card was killed signal=9 generation=1")), "{text}");
 
     // The end of the node is told, and then following has ended.
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
-    next(&mut follower, "node-ending");
-    next(&mut follower, "loan-returned");
+    events::next(&mut follower, "node-ending");
+    events::next(&mut follower, "loan-returned");
     assert_eq!(follower.wait(SOON).unwrap().code(), Some(4));
     assert!(follower.tail().contains("the node borrower has ended"), "{}", follower.tail());
 
     // Who is asked to end ends in order, and who asks for a node that is not there is refused.
-    let mut watcher = follow(world.right(), "lender");
-    next(&mut watcher, "loan-taken");
+    let mut watcher = events::follow(world.right(), "lender");
+    events::next(&mut watcher, "loan-taken");
     signal(watcher.pid(), Signal::INT).unwrap();
     assert_eq!(watcher.wait(SOON).unwrap().code(), Some(0));
-    let command = events_command(world.left(), "borrower", &["--follow"]);
+    let command = events::command(world.left(), "borrower", &["--follow"]);
     let ended = run_to_end(command, &world.left().dir().join("logs"), "nobody", START_TIMEOUT).unwrap();
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);
@@ -113,7 +95,7 @@ fn w5_a_refused_borrower_says_who_has_the_function() {
     command.arg("node").arg("--config").arg(&config);
     let mut second = machine.spawn("second", command).unwrap();
     second.wait_log("a refusal", SOON, |line| line.contains("is in use by first")).unwrap();
-    let refused = next(&mut follow(machine, "second"), "loan-refused");
+    let refused = events::next(&mut events::follow(machine, "second"), "loan-refused");
     assert_eq!((&refused["reason"], &refused["holder"]), (&"in-use".into(), &"first".into()), "{refused}");
     assert_eq!(refused["node"], status(machine, "first").unwrap()["node"]["id"], "{refused}");
     assert!(refused["message"].as_str().unwrap().contains("is in use by first"), "{refused}");

@@ -1,6 +1,7 @@
 //! W9: nodes hear of each other on their rails, prove nothing by it, and a function is borrowed by the name of its
 //! node, wherever that is today.
 
+use crate::events;
 use crate::switches::{self, at, id, keep_rails, port};
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
 use campaign::gate;
@@ -45,16 +46,16 @@ fn hears(machine: &Machine, name: &str, peer: &str, is_it: impl Fn(&Value) -> bo
     .unwrap()
 }
 
-/// A node that lends a little memory, by a file.
-fn start_node(machine: &Machine, name: &str, rails: &str) -> Process {
+/// A node that lends a little memory, by a file, and its line.
+fn start_node(machine: &Machine, name: &str, rails: &str) -> (Process, String) {
     let file = machine.dir().join(format!("{name}.toml"));
     let devices = "[[devices]]\nfunction = \"spare\"\nsource = \"ram:1M\"\n";
     std::fs::write(&file, format!("name = \"{name}\"\n{rails}{devices}")).unwrap();
     let mut command = machine.command(binary().unwrap());
     command.args(["node", "--config"]).arg(file);
     let mut node = machine.spawn(name, command).unwrap();
-    node.wait_line("its line", START_TIMEOUT, |line| line.starts_with("causeway://")).unwrap();
-    node
+    let line = node.wait_line("its line", START_TIMEOUT, |line| line.starts_with("causeway://")).unwrap();
+    (node, line)
 }
 
 fn by_name(machine: &Machine, wanted: &str, line: &Path, socket: &Path, patience: &str) -> Command {
@@ -93,7 +94,7 @@ fn w9_nodes_hear_each_other_and_a_function_is_borrowed_by_name() {
         at(third, 0),
         at(third, 1)
     );
-    let mut watcher = start_node(third, "watcher", &rails);
+    let (mut watcher, _) = start_node(third, "watcher", &rails);
     let it = hears(third, "watcher", "store", |_| true);
     assert_eq!(it["node"], status(right, "store").unwrap()["node"]["id"]);
     assert_eq!(it["over"], serde_json::json!(["a"]), "{it}");
@@ -148,7 +149,7 @@ fn w9_nodes_hear_each_other_and_a_function_is_borrowed_by_name() {
 
     // Whoever takes its name has not its key.
     let rail = format!("[[rails]]\nname = \"a\"\nlisten = \"{}\"\n", at(right, 0));
-    let mut impostor = start_node(right, "store", &rail);
+    let (mut impostor, _) = start_node(right, "store", &rail);
     let outcome = refused(left, "store/nvme0", &line);
     assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("calls itself store is there, but it is"), "{}", outcome.stderr);
@@ -184,7 +185,7 @@ fn w9_over_ethernet_a_function_is_borrowed_by_name() {
     let mut lender = Lender::start_as(right, "store", &["ram:16M"], &["--listen", "eth:rail0"]).unwrap();
     let line = kept_line(left, "store.line", &lender.lines[0]);
     let rails = "[[rails]]\nname = \"a\"\nethernet = \"rail0\"\n";
-    let mut watcher = start_node(third, "watcher", rails);
+    let (mut watcher, _) = start_node(third, "watcher", rails);
     let it = hears(third, "watcher", "store", |_| true);
     assert_eq!(it["over"], serde_json::json!(["a"]), "{it}");
     let address = it["rails"][0]["address"].as_str().unwrap();
@@ -244,7 +245,7 @@ fn w7_w9_nodes_behind_a_switch_know_of_each_other_and_of_what_is_dead() {
         at(third, 0),
         at(middle, 0)
     );
-    let mut watcher = start_node(third, "watcher", &rails);
+    let (mut watcher, _) = start_node(third, "watcher", &rails);
     let store = hears(third, "watcher", "store", |_| true);
     assert_eq!(store["rails"][0]["switch"], at(middle, 1), "{store}");
     assert_eq!(store["over"], serde_json::json!(["a"]), "{store}");
@@ -296,4 +297,82 @@ fn w7_w9_nodes_behind_a_switch_know_of_each_other_and_of_what_is_dead() {
     borrow.kill().unwrap();
     assert_eq!(watcher.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", watcher.tail());
     assert_eq!(switch.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", switch.tail());
+}
+
+/// Repeats each frame that comes to where information frames go, COUNT times in all, as anybody on the segment can.
+const REPEATER: &str = r#"
+import socket, struct, sys
+own, count = sys.argv[1], int(sys.argv[2])
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(("239.255.136.181", 7410))
+group = socket.inet_aton("239.255.136.181")
+s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + socket.inet_aton(own))
+s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(own))
+s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+print("ready", flush=True)
+while count:
+    frame = s.recv(2000)
+    for _ in range(10):
+        s.sendto(frame, ("239.255.136.181", 7410))
+        count -= 1
+"#;
+
+/// One frame tells all who have the group's key of a rail: once, though somebody repeats it, and nobody who has another
+/// key.
+#[test]
+fn w3_a_notice_to_all_is_heard_by_those_who_have_the_key() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(4, 2).unwrap();
+    let [teller, idle, borrower, other] = mesh.machines() else { panic!("four machines") };
+    let start = |machine: &Machine, name: &str, digit: &str, more: &str| {
+        std::fs::write(machine.dir().join("fabric.key"), digit.repeat(64)).unwrap();
+        let rail =
+            |rail: usize| format!("[[rails]]\nname = \"r{rail}\"\nlisten = \"{}\"\n", at(machine, rail));
+        start_node(machine, name, &format!("group_key = \"fabric.key\"\n{}{}{more}", rail(0), rail(1)))
+    };
+    let (_teller, line) = start(teller, "teller", "a", "");
+    let loan = format!("[[loans]]\nline = \"{line}\"\nnbd = \"b.sock\"\n");
+    let _idle = start(idle, "idle", "a", "");
+    let _borrower = start(borrower, "borrower", "a", &loan);
+    let _other = start(other, "other", "b", "");
+    let of = [(teller, "teller", "borrower", true), (idle, "idle", "teller", true)];
+    for (machine, name, peer, is_member) in
+        of.into_iter().chain([(borrower, "borrower", "teller", true), (teller, "teller", "other", false)])
+    {
+        hears(machine, name, peer, |it| it["member"] == is_member);
+    }
+    let mut repeater = other.command("python3");
+    repeater.args(["-c", REPEATER, &other.addresses()[1].to_string(), "1000000"]);
+    let mut repeater = other.spawn("repeater", repeater).unwrap();
+    repeater.wait_line("that it listens", LONG, |line| line == "ready").unwrap();
+    let mut follower = events::follow(borrower, "borrower");
+    poll_until("both rails are up", LONG, || {
+        let rails = status(borrower, "borrower")?["rails"].clone();
+        Ok(rails.as_array().unwrap().iter().all(|rail| rail["state"] == "up").then_some(()))
+    })
+    .unwrap();
+    switches::ip(teller, &["link", "set", "rail0", "down"]);
+    let doubted = events::next(&mut follower, "rail-doubted");
+    let teller_id = &status(teller, "teller").unwrap()["node"]["id"];
+    assert_eq!((&doubted["rail"], &doubted["peer"]), (&0.into(), teller_id), "{doubted}");
+    assert_eq!(doubted["cause"], "it has no carrier");
+    // The borrower misses it as well, and may say so.
+    let count = |machine: &Machine, name: &str, what: &str| peers(machine, name)[what].as_u64().unwrap();
+    let all_heard = || {
+        let sent = count(teller, "teller", "notices_sent") + count(borrower, "borrower", "notices_sent");
+        (sent, count(idle, "idle", "notices_heard"))
+    };
+    poll_until("each notice is heard", LONG, || {
+        let (sent, heard) = all_heard();
+        Ok((sent > 0 && sent == heard).then_some(()))
+    })
+    .unwrap();
+    // More of what is repeated has come meanwhile.
+    let seen = count(idle, "idle", "heard_frames");
+    poll_until("it hears more", LONG, || Ok((count(idle, "idle", "heard_frames") > seen + 50).then_some(())))
+        .unwrap();
+    let (sent, heard) = all_heard();
+    assert!(heard <= sent, "{heard} of {sent}");
+    assert_eq!(count(other, "other", "notices_heard"), 0);
 }

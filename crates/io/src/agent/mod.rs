@@ -22,6 +22,7 @@ mod test_loans;
 mod view;
 mod watchdog;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -32,8 +33,8 @@ use base::RuleSet;
 use base::ids::{DomainBlock, DomainId, LifeId, NodeId, RailId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
-    DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, NodeKey, NodeLedger, Protection,
-    RailMode, Refusal, Secret, Tenancy, Whereabouts,
+    DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, NodeKey, NodeLedger, Notice,
+    Protection, RailMode, Refusal, Secret, Tenancy, Whereabouts,
 };
 use tracing::debug;
 
@@ -57,6 +58,7 @@ use crate::memory::{self, Mapping};
 use crate::messages::{self, FromDrive, FromLoan, FromPeer, Hex, LoanId, ToAgent, ToCard, ToLoan};
 use crate::plan::{LEDGER_OFFSET, MediumKind, SharedCells};
 use crate::rail::RailSocket;
+use crate::rate_limited::RateLimited;
 use crate::ring::{Ring, RingError};
 use crate::vm_generation::{News, VmGeneration};
 use crate::wait::{Interest, SpinTimes, Waiter};
@@ -70,6 +72,8 @@ const ACCEPTS_A_TURN: usize = 16;
 
 /// Information frames that wait for the role.
 const HEARD_MAX: usize = 256;
+/// Notices that wait for the role.
+const NOTICES_MAX: usize = 64;
 
 /// A node as its role wants it.
 pub struct NodeSpec {
@@ -346,6 +350,11 @@ pub struct Agent {
     log: log::Log,
     /// Information frames that the role has not taken yet.
     heard: Vec<(RailId, Vec<u8>)>,
+    /// Notices to all that the role has not sent yet.
+    notices: Vec<Notice>,
+    /// Those who hear them.
+    members: BTreeSet<NodeId>,
+    doubted: RateLimited,
     /// What it wants of the role.
     wants: Vec<AgentEvent>,
     /// What has gone wrong since the last turn.
@@ -434,6 +443,9 @@ impl Agent {
             withdrawn: Vec::new(),
             log: log::Log::default(),
             heard: Vec::new(),
+            notices: Vec::new(),
+            members: BTreeSet::new(),
+            doubted: RateLimited::default(),
         };
         agent.tell_of_ring();
         agent.start_first_card()?;
@@ -675,6 +687,9 @@ impl Agent {
                     self.heard.push((rail, frame));
                 }
                 ToAgent::Heard(..) => {}
+                ToAgent::Notice(notice) if self.notices.len() < NOTICES_MAX => self.notices.push(notice),
+                ToAgent::Notice(_) => {}
+                ToAgent::Doubted(notice) => self.note_doubt(notice),
             }
         }
         self.tell_card();

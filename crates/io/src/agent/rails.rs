@@ -1,10 +1,13 @@
 //! Rails that come to a node that runs, and leave it. The next card finds them in its plan; the present one is told.
 
-use base::ids::RailId;
-use node::{CardConfig, RailConfig};
+use std::collections::BTreeSet;
+
+use base::ids::{NodeId, RailId};
+use node::{CardConfig, Notice, NoticeCause, RailConfig};
 
 use super::lenders::Lenders;
 use super::{Agent, LoanEnd, Rail};
+use crate::event::Event;
 use crate::messages::{ToCard, ToRail};
 use crate::plan::RailPlan;
 
@@ -80,6 +83,40 @@ impl Agent {
     /// Whether the interface of this rail has a carrier, as far as the system has told.
     pub fn has_carrier(&self, rail: RailId) -> bool {
         self.carriers.lost() >> rail.index() & 1 == 0
+    }
+
+    /// Notices that all who hear notices to all are to be told, since this was asked last.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// The card has heard of another node that a rail seems to have failed.
+    pub(super) fn note_doubt(&mut self, notice: Notice) {
+        let (rail, peer) = (notice.rail.get(), notice.node.to_string());
+        let cause = match notice.cause {
+            NoticeCause::Silence => "it does not answer",
+            NoticeCause::Carrier => "it has no carrier",
+        };
+        self.doubted.say(|others| Event::RailDoubted { rail, peer, cause, others }.say());
+    }
+
+    /// These nodes hear notices to all now.
+    pub fn set_members(&mut self, members: BTreeSet<NodeId>) {
+        let before = std::mem::replace(&mut self.members, members);
+        let changed = before.symmetric_difference(&self.members);
+        if let Some(card) = &mut self.card {
+            changed.for_each(|node| card.outbox.push(ToCard::Member(*node, self.members.contains(node))));
+        }
+        self.tell_card();
+    }
+
+    /// A node that hears notices to all has sent one. What the card has to be told before is more urgent, and one that
+    /// is lost costs time only.
+    pub fn heed(&mut self, notice: Notice) {
+        if let Some(card) = self.card.as_mut().filter(|card| card.outbox.is_empty()) {
+            card.outbox.push(ToCard::Notice(notice));
+            self.tell_card();
+        }
     }
 
     /// Finds out which rails have a carrier, and tells the card what has changed.

@@ -417,6 +417,8 @@ impl<'m> Driver<'m> {
                 ToCard::Peer(peer, what) => self.hear_of_peer(peer, what, enclosed)?,
                 ToCard::Rail(rail, what) => self.hear_of_rail(rail, what, enclosed)?,
                 ToCard::Carriers(lost) => self.card.set_lost_carriers(self.now, lost),
+                ToCard::Member(node, is_member) => self.card.set_member(node, is_member),
+                ToCard::Notice(notice) => self.card.heed_member(self.now, notice),
                 ToCard::RenewKeys { seed, life } => self.card.renew_keys(self.now, seed.0, life),
                 ToCard::ShutDown => {
                     self.slots.shut_down(&mut self.card, self.now);
@@ -592,6 +594,8 @@ impl<'m> Driver<'m> {
                     self.with_shm(|shm, mut beside| shm.renew(peer, None, &mut beside))?;
                     ToAgent::Peer(peer, FromPeer::Left)
                 }
+                CardEvent::Notice(notice) => ToAgent::Notice(notice),
+                CardEvent::Doubted(notice) => ToAgent::Doubted(notice),
                 // The agent cares for nodes, not for streams.
                 CardEvent::Met(..) => continue,
                 CardEvent::Located(holder) => ToAgent::Located(holder),

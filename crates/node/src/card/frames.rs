@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use base::ids::{Group, NodeId, RailId};
 use base::{Bucket, Instant};
+use link::PathId;
 use link::frame::{FrameError, Header, Kind};
 use link::pair::{Call, Event, Heard, LobbyConfig, OpenRefusal, Presence, Reception, Refusal, Said, Why};
-use link::{Notice, NoticeCause, PathId};
 
 use super::{Card, CardEvent, Egress, FrameBuffers, Outgoing};
 use crate::cells::Address;
@@ -350,10 +350,7 @@ impl<'m> Card<'m> {
                     self.note_sighting(Cause::OwnTwin, self.config.identity.id(), Address(at).known());
                 }
                 Event::Refused(refusal) => self.hear_refusal(place, refusal),
-                Event::Silent(rail) => {
-                    let (node, cause) = (self.peers[place].node(), NoticeCause::Silence);
-                    self.give_notice(Notice { node, rail, cause });
-                }
+                Event::Silent(rail) => self.judge(place, rail),
                 Event::Notice(notice) => self.heed(place, notice),
             }
             let its: Vec<usize> = self.loans_with(place).collect();

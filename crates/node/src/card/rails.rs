@@ -1,13 +1,17 @@
 //! Rails come to a card that runs, and leave it.
 
 use core::fmt;
+use core::time::Duration;
 
 use base::Instant;
-use base::ids::RailId;
+use base::ids::{NodeId, RailId};
 use link::{Notice, NoticeCause};
 
-use super::Card;
+use super::{Card, CardEvent};
 use crate::config::{CardConfig, Rails};
+
+/// A rail of this node's own that others do not answer on is not spoken of again for so long.
+const SAID_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a node cannot have these rails while it runs. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,13 +81,68 @@ impl Card<'_> {
         }
     }
 
-    /// Tells every node that this one has met of a rail that seems to have failed.
-    pub(super) fn give_notice(&mut self, notice: Notice) {
+    /// This node hears notices to all from now on, so that one frame is enough for all such; or it does no more.
+    pub fn set_member(&mut self, node: NodeId, is_member: bool) {
+        if is_member {
+            self.members.insert(node);
+        } else {
+            self.members.remove(&node);
+        }
+    }
+
+    /// Tells every node that this one has met, and all members of its group, of a rail that seems to have failed.
+    fn give_notice(&mut self, notice: Notice) {
+        if !self.members.is_empty() {
+            self.events.push_back(CardEvent::Notice(notice));
+        }
         for place in 0..self.peers.len() {
-            if self.peers.get(place).is_some() {
+            if self.peers.get(place).is_some_and(|peer| !self.members.contains(&peer.node())) {
                 self.peers[place].channel.notify(notice);
                 self.peers[place].wake();
             }
+        }
+    }
+
+    /// The peer in a place does not answer on one of its rails, though it does on another. Where a second one does not
+    /// either, it is this node's own rail: all who are reached over that are asked at once.
+    pub(super) fn judge(&mut self, place: usize, rail: RailId) {
+        let (now, peer) = (self.now, self.peers[place].node());
+        let is_silent = |other: usize| {
+            let other = self.peers.get(other).filter(|other| other.node() != peer);
+            other.is_some_and(|other| other.channel.is_silent_on(rail))
+        };
+        let is_own = self.peers[place].channel.is_silent_on(rail) && (0..self.peers.len()).any(is_silent);
+        if is_own {
+            for other in 0..self.peers.len() {
+                if self.peers.get(other).is_some() {
+                    self.peers[other].channel.doubt(now, Some(rail), None, false);
+                    self.peers[other].wake();
+                }
+            }
+            let again = self.silent[rail.index()].is_some_and(|since| now.since(since) < SAID_AGAIN);
+            if again {
+                return;
+            }
+            self.silent[rail.index()] = Some(now);
+        }
+        let node = if is_own { self.config.identity.id() } else { peer };
+        self.give_notice(Notice { node, rail, cause: NoticeCause::Silence });
+    }
+
+    /// A member of the node's group has told all of them that a rail seems to have failed. Which of them, nothing
+    /// proves.
+    pub fn heed_member(&mut self, now: Instant, notice: Notice) {
+        let is_own = notice.node == self.config.identity.id();
+        let mut is_known = false;
+        for place in 0..self.peers.len() {
+            if self.peers.get(place).is_some_and(|peer| is_own || peer.node() == notice.node) {
+                let (own, peer) = if is_own { (Some(notice.rail), None) } else { (None, Some(notice.rail)) };
+                self.peer_step(now, place, |it, _| it.channel.doubt(now, own, peer, false));
+                is_known = true;
+            }
+        }
+        if is_known {
+            self.events.push_back(CardEvent::Doubted(notice));
         }
     }
 
@@ -93,14 +152,20 @@ impl Card<'_> {
         let (now, rail) = (self.now, Some(notice.rail));
         if notice.node == self.config.identity.id() {
             self.peers[place].channel.doubt(now, rail, None, false);
-            return self.peers[place].wake();
+            self.peers[place].wake();
+            return self.events.push_back(CardEvent::Doubted(notice));
         }
+        let mut is_known = false;
         for other in 0..self.peers.len() {
             if self.peers.get(other).is_some_and(|peer| peer.node() == notice.node) {
                 let is_its_own = other == place && notice.cause == NoticeCause::Carrier;
                 self.peers[other].channel.doubt(now, None, rail, is_its_own);
                 self.peers[other].wake();
+                is_known = true;
             }
+        }
+        if is_known {
+            self.events.push_back(CardEvent::Doubted(notice));
         }
     }
 }

@@ -6,6 +6,7 @@ mod groups;
 mod many;
 mod moving;
 mod newcomers;
+mod notices;
 mod rails;
 
 use core::cell::Cell;

@@ -195,6 +195,7 @@ fn settings(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
     compare("shm", is_same, format!("{} to {}", running.shared_memory, wanted.shared_memory));
     let is_same = running.domain_block == wanted.domain_block;
     compare("domain_block", is_same, "the node's domains".to_owned());
+    compare("group_key", running.group_key == wanted.group_key, "the key for notices to all".to_owned());
     compare("ledger", running.ledger == wanted.ledger, "how large the ledger may become".to_owned());
 }
 

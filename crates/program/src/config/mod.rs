@@ -68,6 +68,7 @@ mod compare;
 mod domain;
 mod drive;
 mod error;
+mod group_key;
 mod raw;
 mod switch;
 mod validate;
@@ -80,7 +81,7 @@ use std::time::Duration;
 
 use ::io::address::RailAddress;
 use base::ids::{DomainBlock, Group, NodeId, RailId};
-use node::{Protection, RailMode};
+use node::{Protection, RailMode, Secret};
 use rustix::fs::OFlags;
 
 use crate::cli::{ByteSize, Listen, NodeName, SocketAccess, Source};
@@ -116,6 +117,8 @@ pub struct Config {
     pub shared_memory: bool,
     /// The node's domains; `None`: those that its id gives it.
     pub domain_block: Option<DomainBlock>,
+    /// What it shares with the nodes of its fabric, so that notices go to all in one frame.
+    pub group_key: Option<Secret>,
     /// How large its ledger may become; `None`: as large as its loans need.
     pub ledger: Option<ByteSize>,
     /// The rails; empty means as `causeway lend` does without `--listen`.

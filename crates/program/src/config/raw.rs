@@ -19,6 +19,7 @@ pub(super) struct Node {
     pub(super) shm: Option<bool>,
     pub(super) domain_block: Option<Spanned<String>>,
     pub(super) group: Option<Spanned<i64>>,
+    pub(super) group_key: Option<Spanned<PathBuf>>,
     pub(super) ledger: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) rails: Vec<Spanned<Rail>>,

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use base::ids::{Group, NodeId, RailId};
 use clap::ValueEnum;
-use node::{Limit, Protection, RailMode};
+use node::{Limit, Protection, RailMode, Secret};
 use toml::Spanned;
 
 use super::drive::OfDevice;
 use super::error::Problem;
 use super::{
-    BlockSize, Cache, Config, DEVICES_MAX, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, SLOTS_MAX, raw,
+    BlockSize, Cache, Config, DEVICES_MAX, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, SLOTS_MAX,
+    group_key, raw,
 };
 use crate::cli::{
     ByteSize, IO_TIMEOUT_DEFAULT_S, Listen, NodeName, OnlyCipher, SocketAccess, Source, check_socket_path,
@@ -42,6 +43,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     let loans = check.loans(&raw.loans);
     let domains = check.domains(&raw.domains);
     let domain_block = raw.domain_block.as_ref().and_then(|block| check.domain_block(block));
+    let group_key = raw.group_key.as_ref().and_then(|file| check.group_key(file));
     let ledger = raw.ledger.as_ref().and_then(|size| check.parsed::<ByteSize>(size));
     let sockets = raw.loans.iter().flat_map(|loan| [&loan.get_ref().nbd, &loan.get_ref().vm]).flatten();
     let slots = raw.domains.iter().flat_map(|domain| &domain.get_ref().slots);
@@ -76,6 +78,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
                 rail_mode,
                 shared_memory,
                 domain_block,
+                group_key,
                 ledger,
                 rails,
                 devices,
@@ -388,6 +391,11 @@ impl Check<'_> {
         let path = if raw.get_ref().as_os_str().is_empty() { raw.get_ref() } else { &joined };
         check_socket_path(path).map_err(|error| self.wrong(raw.span().start, error)).ok()?;
         Some(joined)
+    }
+
+    fn group_key(&mut self, file: &Spanned<PathBuf>) -> Option<Secret> {
+        let read = group_key::read(&self.folder.join(file.get_ref()));
+        read.map_err(|error| self.wrong(file.span().start, error)).ok()
     }
 
     pub(super) fn line(

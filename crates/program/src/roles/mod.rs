@@ -205,6 +205,7 @@ pub fn node(config: Config, file: &Path) -> Result<(), Failure> {
         protection: config.protection,
         rail_mode: config.rail_mode,
         shared_memory: config.shared_memory,
+        group_key: config.group_key.clone(),
         ledger: config.ledger.map(|size| size.0),
         control,
         reload: Some(serve::Reload::new(file, config, !only_borrows)),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use base::ids::{Group, NodeId};
 use io::address::{Addresses, RailAddress};
 use io::agent::{Agent, Rail};
-use io::discovery::{Discovery, Said};
+use io::discovery::{Counts, Discovery, Said};
 use io::rail::ethernet::EthernetSocket;
 use node::information::Item;
 use node::{Address, Name, Neighbour};
@@ -58,7 +58,7 @@ pub(super) fn peers(agent: &Agent, discovery: &mut Discovery) -> Peers {
     let name = |rail: &Rail| rail.name.clone();
     let takes_part = |rail: &&Rail| discovery.takes_part(rail.id);
     let own = rails.iter().filter(takes_part).map(name).collect();
-    let (heard_frames, malformed_frames) = discovery.counts();
+    let Counts { heard, malformed, notices_sent, notices_heard } = discovery.counts();
     let (ago, nodes) = discovery.nodes();
     let peer = |(id, it): (NodeId, &Neighbour)| {
         let is_heard =
@@ -70,6 +70,7 @@ pub(super) fn peers(agent: &Agent, discovery: &mut Discovery) -> Peers {
             since_s: ago.seconds(it.since),
             heard_s: ago.seconds(it.heard),
             contested: it.contested.is_some(),
+            member: it.member.is_some_and(|at| it.is_fresh(ago.now(), at)),
             over: rails.iter().filter(is_heard).map(name).collect(),
             rails: it.rails.iter().enumerate().filter_map(|(at, rail)| Some(rail_of(at, (*rail)?))).collect(),
             functions: it.functions.iter().map(|((group, _), it)| function_of(*group, it)).collect(),
@@ -80,8 +81,10 @@ pub(super) fn peers(agent: &Agent, discovery: &mut Discovery) -> Peers {
         node: view.spec().name.clone(),
         rails: own,
         peers: nodes.map(peer).collect(),
-        heard_frames,
-        malformed_frames,
+        heard_frames: heard,
+        malformed_frames: malformed,
+        notices_sent,
+        notices_heard,
     }
 }
 

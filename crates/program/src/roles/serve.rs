@@ -186,6 +186,11 @@ impl Node {
         for (rail, frame) in self.agent.take_heard() {
             self.discovery.hear(rail, &frame);
         }
+        self.discovery.take_notices().into_iter().for_each(|notice| self.agent.heed(notice));
+        self.agent.set_members(self.discovery.members());
+        for notice in self.agent.take_notices() {
+            self.discovery.warn(&neighbourhood::said(&self.agent), notice);
+        }
         if self.discovery.is_due() && !self.ending.has_begun() {
             self.discovery.announce(&neighbourhood::said(&self.agent));
         }

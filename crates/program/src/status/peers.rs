@@ -20,6 +20,10 @@ pub struct Peers {
     pub heard_frames: u64,
     /// Others that came where those come.
     pub malformed_frames: u64,
+    /// Notices to all who have the group's key that it has sent, and that it has heard and heeded.
+    pub notices_sent: u64,
+    /// See [`Peers::notices_sent`].
+    pub notices_heard: u64,
 }
 
 /// A node that was heard. All of it is what it says of itself.
@@ -38,6 +42,8 @@ pub struct Peer {
     pub heard_s: f64,
     /// Two who differ say that they are it.
     pub contested: bool,
+    /// It has the group key of the node that was asked: it hears notices to all.
+    pub member: bool,
     /// The rails on which it is heard, of the node that was asked.
     pub over: Vec<String>,
     /// Its own rails.

@@ -130,7 +130,8 @@ impl World<'_> {
                 CardEvent::Ready(loan) => self.members[node].note_ready(loan, &self.functions),
                 CardEvent::Refused(..) | CardEvent::Met(..) | CardEvent::Joined(..) => {}
                 CardEvent::Withdrawn(drive) => self.note_withdrawn(node, drive),
-                CardEvent::Left(_) => {}
+                // Nobody here has a group's key.
+                CardEvent::Left(_) | CardEvent::Notice(_) | CardEvent::Doubted(_) => {}
             }
             self.drive_agent(node);
         }

@@ -37,6 +37,11 @@ impl Channel<'_> {
         self.paths.set_lost_carriers(now, rails, &mut |carried| fates.push_back((carried, false)));
     }
 
+    /// Whether the peer does not answer what was asked of it over this rail of this end, where it has answered before.
+    pub fn is_silent_on(&self, own: RailId) -> bool {
+        self.paths.is_silent_on(own)
+    }
+
     /// Says of which rails of the peer nothing was heard any more, though it answers on others.
     pub(super) fn report_silent(&mut self) {
         let silent = self.paths.take_silent();

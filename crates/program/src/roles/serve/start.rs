@@ -6,7 +6,7 @@ use base::ids::DomainBlock;
 use io::agent::{Agent, DriveSpec, Edge, LoanSpec, NodeSpec, Rail};
 use io::discovery::Discovery;
 use io::files::LastWrites;
-use node::{Protection, RailMode};
+use node::{GroupKey, Protection, RailMode, Secret};
 
 use super::super::domains::Domains;
 use super::super::lend;
@@ -34,6 +34,8 @@ pub(in crate::roles) struct Parts {
     pub(in crate::roles) protection: Protection,
     pub(in crate::roles) rail_mode: RailMode,
     pub(in crate::roles) shared_memory: bool,
+    /// For notices to all.
+    pub(in crate::roles) group_key: Option<Secret>,
     /// Bytes that the ledger may have.
     pub(in crate::roles) ledger: Option<u64>,
     pub(in crate::roles) control: ControlServer,
@@ -60,6 +62,7 @@ impl Parts {
             protection: Protection::default(),
             rail_mode: RailMode::default(),
             shared_memory: true,
+            group_key: None,
             ledger: None,
             control,
             reload: None,
@@ -75,7 +78,7 @@ impl Node {
     pub(in crate::roles) fn start(parts: Parts) -> Result<Self, Failure> {
         let Parts { name, domains: block, mut state, rails, mut lent, borrowed, .. } = parts;
         let Parts { slots: (mut domains, slots), protection, rail_mode, shared_memory, .. } = parts;
-        let Parts { control, reload, ledger, .. } = parts;
+        let Parts { control, reload, ledger, group_key, .. } = parts;
         let mut loans = std::mem::take(&mut lent.loans);
         loans.extend(borrowed);
         domains.follow(loans.len());
@@ -115,7 +118,10 @@ impl Node {
         })?;
         state.keep();
         Ok(Self {
-            discovery: Discovery::new(agent.view().spec().identity.id()),
+            discovery: Discovery::new(
+                agent.view().spec().identity.id(),
+                group_key.map(|key| GroupKey::new(&key.0)),
+            ),
             agent,
             state,
             domains,
