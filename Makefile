@@ -24,7 +24,8 @@ TEST_THREADS ?= $(shell echo $$((4 * $$(nproc))))
 TESTS = CAUSEWAY_BIN=$(BINARY) RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-crate seed guest profile soak deps install uninstall fmt lint bench fuzz clean
+.PHONY: help build demo test test-crate seed guest profile soak deps install uninstall fmt lint bench bench-network \
+	fuzz clean
 
 help: ## list the targets
 	@echo 'Causeway: PCI Express in software. Targets:'
@@ -91,6 +92,9 @@ lint: ## formatting and clippy, warnings denied
 
 bench: build ## measure, beside the peer on this machine (ARGS='CASE --rounds N')
 	$(BINARY) bench $(ARGS)
+
+bench-network: deps build ## rails, notices and their failures in network namespaces (ARGS='CASE --rounds N')
+	CAUSEWAY_BIN=$(BINARY) $(CARGO) run --release --locked -q -p causeway-campaign --bin causeway-network-bench -- $(ARGS)
 
 fuzz: ## a short run of every fuzz target (FUZZ_SECONDS each, 20)
 	@CARGO="$(CARGO)" scripts/fuzz.sh

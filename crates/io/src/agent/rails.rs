@@ -121,8 +121,14 @@ impl Agent {
 
     /// Finds out which rails have a carrier, and tells the card what has changed.
     pub(super) fn look_at_carriers(&mut self) {
+        let before = self.carriers.lost();
         if self.carriers.look(&self.spec.rails) {
-            self.tell(ToCard::Carriers(self.carriers.lost()));
+            let lost = self.carriers.lost();
+            let (node, cause) = (self.spec.identity.id(), NoticeCause::Carrier);
+            let news = RailId::ALL.into_iter().filter(|rail| lost & !before & 1 << rail.get() != 0);
+            // The card does not have to tell those who hear this.
+            self.notices.extend(news.map(|rail| Notice { node, rail, cause }));
+            self.tell(ToCard::Carriers(lost));
         }
     }
 }

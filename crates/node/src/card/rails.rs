@@ -67,7 +67,7 @@ impl Card<'_> {
     }
 
     /// These rails of the node, as bits, have no carrier from now on: others take over until something is answered
-    /// there all the same, and peers are told.
+    /// there all the same, and peers are told. The members of its group are told by whoever says so to this card.
     pub fn set_lost_carriers(&mut self, now: Instant, rails: u8) {
         let news = rails & !core::mem::replace(&mut self.config.lost_carriers, rails);
         for place in 0..self.peers.len() {
@@ -77,7 +77,7 @@ impl Card<'_> {
         }
         let node = self.config.identity.id();
         for rail in RailId::ALL.into_iter().filter(|rail| news & 1 << rail.get() != 0) {
-            self.give_notice(Notice { node, rail, cause: NoticeCause::Carrier });
+            self.tell_others(Notice { node, rail, cause: NoticeCause::Carrier });
         }
     }
 
@@ -90,11 +90,8 @@ impl Card<'_> {
         }
     }
 
-    /// Tells every node that this one has met, and all members of its group, of a rail that seems to have failed.
-    fn give_notice(&mut self, notice: Notice) {
-        if !self.members.is_empty() {
-            self.events.push_back(CardEvent::Notice(notice));
-        }
+    /// Tells every node that this one has met of a rail that seems to have failed, but for the members of its group.
+    fn tell_others(&mut self, notice: Notice) {
         for place in 0..self.peers.len() {
             if self.peers.get(place).is_some_and(|peer| !self.members.contains(&peer.node())) {
                 self.peers[place].channel.notify(notice);
@@ -126,7 +123,11 @@ impl Card<'_> {
             self.silent[rail.index()] = Some(now);
         }
         let node = if is_own { self.config.identity.id() } else { peer };
-        self.give_notice(Notice { node, rail, cause: NoticeCause::Silence });
+        let notice = Notice { node, rail, cause: NoticeCause::Silence };
+        if !self.members.is_empty() {
+            self.events.push_back(CardEvent::Notice(notice));
+        }
+        self.tell_others(notice);
     }
 
     /// A member of the node's group has told all of them that a rail seems to have failed. Which of them, nothing

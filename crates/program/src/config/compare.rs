@@ -236,6 +236,10 @@ fn rails(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
         let detail = if after.announce { "it announces the node" } else { "it announces nothing" };
         add(after, Action::Changed, detail.to_owned(), OTHER_RAIL);
     }
+    for (_, after) in both.iter().filter(|(before, after)| before.offload != after.offload) {
+        let detail = if after.offload { "frames go many at once" } else { "frames go one by one" };
+        add(after, Action::Changed, detail.to_owned(), OTHER_RAIL);
+    }
     let is_other = |(before, after): &&(&Rail, &Rail)| after.id.is_some() && before.id != after.id;
     for (_, after) in both.iter().filter(is_other) {
         let id = after.id.map_or(0, RailId::get);

@@ -16,6 +16,7 @@
 //! name = "left"
 //! listen = "10.0.0.1"                 # or "10.0.0.1:7411"; or, for raw Ethernet, ethernet = "eth1"
 //! switch = "10.0.0.254:7411"          # or "eth:MAC": all other nodes are behind this port of a switch
+//! offload = false                     # hand frames over one by one: for a driver that segments them wrongly
 //! announce = false                    # say nothing of this node there (`causeway peers`), and hear nothing
 //!
 //! [[devices]]
@@ -144,6 +145,8 @@ pub struct Rail {
     pub switch: Option<RailAddress>,
     /// Whether the node says there that it is there.
     pub announce: bool,
+    /// Frames over UDP go to the kernel many at once (UDP_SEGMENT, UDP_GRO; udp(7)), where it can do that.
+    pub offload: bool,
 }
 
 /// A drive of which functions are lent.

@@ -66,6 +66,8 @@ pub(super) struct Rail {
     pub(super) switch: Option<Spanned<String>>,
     #[serde(default = "yes")]
     pub(super) announce: bool,
+    #[serde(default = "yes")]
+    pub(super) offload: bool,
 }
 
 fn yes() -> bool {

@@ -202,7 +202,8 @@ impl Check<'_> {
             let found = gateway(switch.get_ref(), &listen);
             found.map_err(|error| self.wrong(switch.span().start, error)).ok()
         });
-        Some(Rail { name: name.clone(), listen, id, switch, announce: raw.announce })
+        let raw::Rail { announce, offload, .. } = *raw;
+        Some(Rail { name: name.clone(), listen, id, switch, announce, offload })
     }
 
     fn devices(&mut self, raw: &[Spanned<raw::Device>]) -> Vec<Device> {

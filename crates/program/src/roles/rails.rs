@@ -78,9 +78,9 @@ pub(super) fn toward(
         let bound = match addresses.get(id) {
             Some(RailAddress::Ethernet(_)) => {
                 let interface = interfaces.next().cloned().map_or_else(only_interface, Ok);
-                interface.and_then(|interface| bind(&Listen::Ethernet { interface }, 0))
+                interface.and_then(|interface| bind(&Listen::Ethernet { interface }, 0, true))
             }
-            other => bind(&any_address(other), 0),
+            other => bind(&any_address(other), 0, true),
         };
         match bound {
             Ok(socket) => rails.push(agent::Rail { id, name, socket, gateway: None, announces: true }),
@@ -182,6 +182,7 @@ pub(super) fn named(listen: Vec<Listen>) -> Vec<Rail> {
             id: None,
             switch: None,
             announce: true,
+            offload: true,
         })
         .collect()
 }
@@ -203,11 +204,10 @@ fn default_addresses() -> Vec<Listen> {
 }
 
 fn bind_all(chosen: &[Rail], port: u16) -> Result<Vec<agent::Rail>, Failure> {
-    let bound =
-        chosen.iter().zip(ids(chosen, &[])?).map(|(Rail { name, listen, switch, announce, .. }, id)| {
-            let socket = bind(listen, port)?;
-            Ok(agent::Rail { id, name: name.clone(), socket, gateway: *switch, announces: *announce })
-        });
+    let bound = chosen.iter().zip(ids(chosen, &[])?).map(|(rail, id)| {
+        let (name, socket) = (rail.name.clone(), bind(&rail.listen, port, rail.offload)?);
+        Ok(agent::Rail { id, name, socket, gateway: rail.switch, announces: rail.announce })
+    });
     let mut bound: Vec<agent::Rail> = bound.collect::<Result<_, Failure>>()?;
     bound.sort_by_key(|rail| rail.id);
     Ok(bound)
@@ -263,8 +263,8 @@ pub(super) fn listen_more(
     let bound = chosen.iter().zip(locals).zip(ids(&chosen, &taken)?).map(|((rail, local), id)| {
         let before = going.iter().find(|rail| Some(rail.socket.local()) == local && rail.id == id);
         let socket = match before {
-            Some(before) => handed_over(&*before.socket)?,
-            None => bind(&rail.listen, port).map_err(|failure| {
+            Some(before) => handed_over(&*before.socket, rail.offload)?,
+            None => bind(&rail.listen, port, rail.offload).map_err(|failure| {
                 let stay = present.iter().map(|rail| (*rail, false));
                 let own = stay.chain(going.iter().map(|rail| (*rail, true)));
                 local.and_then(|local| in_the_way(&rail.name, local, own)).unwrap_or(failure)
@@ -292,9 +292,9 @@ fn local(listen: &Listen, port: u16) -> Option<RailAddress> {
 }
 
 /// The socket of a rail that goes, for the one that comes at its address.
-fn handed_over(socket: &dyn RailSocket) -> Result<Box<dyn RailSocket>, Failure> {
+fn handed_over(socket: &dyn RailSocket, offload: bool) -> Result<Box<dyn RailSocket>, Failure> {
     let fd = socket.as_fd().try_clone_to_owned();
-    let copy = fd.and_then(|fd| rail::take_over(fd, socket.features().gso));
+    let copy = fd.and_then(|fd| rail::take_over(fd, offload));
     copy.map_err(|error| Failure::io(format!("cannot go on listening at {}", socket.local()), &error))
 }
 
@@ -336,8 +336,8 @@ fn is_taken(chosen: &[Rail], port: u16) -> bool {
 }
 
 /// Opens the socket of a rail, at `port` where it has chosen none.
-fn bind(listen: &Listen, port: u16) -> Result<Box<dyn RailSocket>, Failure> {
-    open(listen, port, &RailOptions::default())
+fn bind(listen: &Listen, port: u16, offload: bool) -> Result<Box<dyn RailSocket>, Failure> {
+    open(listen, port, &RailOptions { offload, ..RailOptions::default() })
 }
 
 /// Opens a socket, at `port` where none is chosen.
@@ -411,6 +411,7 @@ mod tests {
             id: id.map(|id| RailId::new(id).unwrap()),
             switch: None,
             announce: true,
+            offload: true,
         };
         let of = |chosen: &[Option<u8>], taken: &[u8]| {
             let chosen: Vec<Rail> = chosen.iter().map(|id| rail(*id)).collect();
@@ -439,6 +440,7 @@ mod tests {
             id,
             switch: None,
             announce: true,
+            offload: true,
         };
         let present = bind_all(&[chosen("left", 0, None)], 0).unwrap();
         let present: Vec<&agent::Rail> = present.iter().collect();
@@ -464,6 +466,7 @@ mod tests {
             id: RailId::new(id).filter(|_| id != 9),
             switch: None,
             announce: true,
+            offload: true,
         };
         let here = Ipv4Addr::LOCALHOST;
         let present = bind_all(&[chosen("stays", here, 0, 0), chosen("old", here, 0, 2)], 0).unwrap();

@@ -1,0 +1,200 @@
+//! What the network costs and what its failures cost: cases of `make bench-network`, in network namespaces.
+//!
+//! Each is a ratio to a peer in the same round; rounds are measured in turns, and the median and the range are shown.
+//! Without arguments all cases run: `CASE... [--rounds N] [-o json]`.
+
+mod ethernet;
+mod gaps;
+mod mptcp;
+mod notices;
+mod shaped;
+
+use campaign::Error;
+use campaign::causeway::binary;
+use campaign::process::{Process, run};
+use campaign::world::Machine;
+use serde_json::Value;
+use std::process::ExitCode;
+
+/// Both sides of one round.
+#[derive(Clone, Copy)]
+struct Round {
+    ours: f64,
+    peer: f64,
+}
+
+/// Which way is better, and how far ours is to be from the peer's.
+enum Target {
+    /// Ours is at least so many times the peer's.
+    AtLeast(f64),
+    /// Ours is at most so many times the peer's.
+    AtMost(f64),
+    /// Ours is at most so much.
+    Below(f64),
+}
+
+struct Case {
+    id: &'static str,
+    unit: &'static str,
+    peer: &'static str,
+    target: Target,
+    rounds: usize,
+    measure: fn(usize) -> Result<Vec<Round>, Error>,
+}
+
+const CASES: [Case; 7] = [
+    Case {
+        id: "notice-8-nodes",
+        unit: "us",
+        peer: "one frame to each",
+        // Myrinet's mapper: 86.9 us.
+        target: Target::Below(86.9),
+        rounds: 10,
+        measure: notices::measure,
+    },
+    Case {
+        id: "carrier-gap",
+        unit: "ms",
+        peer: "MPTCP",
+        target: Target::AtMost(0.1),
+        rounds: 5,
+        measure: gaps::carrier,
+    },
+    Case {
+        id: "blackhole-gap",
+        unit: "ms",
+        peer: "MPTCP",
+        target: Target::AtMost(0.1),
+        rounds: 5,
+        measure: gaps::blackhole,
+    },
+    Case {
+        id: "two-rails-100-mbit",
+        unit: "MB/s",
+        peer: "one rail",
+        target: Target::AtLeast(1.9),
+        rounds: 5,
+        measure: shaped::measure,
+    },
+    Case {
+        id: "ethernet-64k-read-qd16",
+        unit: "IOPS",
+        peer: "UDP without GSO",
+        target: Target::AtLeast(1.0),
+        rounds: 7,
+        measure: |rounds| ethernet::measure(rounds, ("64k", 16), false),
+    },
+    Case {
+        id: "ethernet-4k-read-qd32",
+        unit: "IOPS",
+        peer: "UDP without GSO",
+        target: Target::AtLeast(1.0),
+        rounds: 7,
+        measure: |rounds| ethernet::measure(rounds, ("4k", 32), false),
+    },
+    Case {
+        id: "ethernet-64k-read-qd16-vs-gso",
+        unit: "IOPS",
+        peer: "UDP with GSO",
+        target: Target::AtLeast(0.0),
+        rounds: 7,
+        measure: |rounds| ethernet::measure(rounds, ("64k", 16), true),
+    },
+];
+
+fn main() -> ExitCode {
+    match measure_all() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("causeway-network-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure_all() -> Result<(), Error> {
+    let (mut names, mut rounds, mut is_json) = (Vec::new(), None, false);
+    let mut arguments = std::env::args().skip(1);
+    let usage = || Error::unexpected("usage: causeway-network-bench [CASE...] [--rounds N] [-o json]");
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--rounds" => {
+                rounds = Some(arguments.next().and_then(|count| count.parse().ok()).ok_or_else(usage)?);
+            }
+            "-o" => is_json = arguments.next().filter(|form| form == "json").ok_or_else(usage)? == "json",
+            _ if CASES.iter().any(|case| case.id == argument) => names.push(argument),
+            _ => {
+                let known: Vec<&str> = CASES.iter().map(|case| case.id).collect();
+                let what = format!("there is no case `{argument}`; there are {}", known.join(", "));
+                return Err(Error::unexpected(what));
+            }
+        }
+    }
+    if !is_json {
+        println!("{:30} {:>9} {:>9} {:>7} {:>15}  target", "CASE", "OURS", "PEER", "RATIO", "RANGE");
+    }
+    for case in CASES.iter().filter(|case| names.is_empty() || names.iter().any(|name| name == case.id)) {
+        let count: usize = rounds.unwrap_or(case.rounds).max(1);
+        let measured = (case.measure)(count)?;
+        show(case, &measured, is_json);
+    }
+    Ok(())
+}
+
+fn show(case: &Case, rounds: &[Round], is_json: bool) {
+    let (ours, peer) = (median(rounds, |it| it.ours), median(rounds, |it| it.peer));
+    let ratio = |it: &Round| it.ours / it.peer;
+    let (middle, least, most) = (
+        median(rounds, ratio),
+        rounds.iter().map(ratio).fold(f64::INFINITY, f64::min),
+        rounds.iter().map(ratio).fold(0.0, f64::max),
+    );
+    let (target, is_met) = match case.target {
+        Target::AtLeast(0.0) => ("none".to_owned(), true),
+        Target::AtLeast(times) => (format!("at least {times} of {}", case.peer), middle >= times),
+        Target::AtMost(times) => (format!("at most {times} of {}", case.peer), middle <= times),
+        Target::Below(value) => (format!("at most {value} {}", case.unit), ours <= value),
+    };
+    if is_json {
+        let document = serde_json::json!({
+            "case": case.id, "unit": case.unit, "peer": case.peer, "ours": ours, "peers": peer, "ratio": middle,
+            "least": least, "most": most, "rounds": rounds.len(), "target": target, "met": is_met,
+        });
+        return println!("{document}");
+    }
+    let met = if is_met { "met" } else { "MISSED" };
+    println!(
+        "{:30} {ours:>9.2} {peer:>9.2} {middle:>7.3} {:>15}  {met}: {target} ({})",
+        case.id,
+        format!("{least:.3}-{most:.3}"),
+        case.unit
+    );
+}
+
+fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
+    let mut values: Vec<f64> = rounds.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A node of this file but for its name.
+fn node(machine: &Machine, name: &str, text: &str) -> Result<Process, Error> {
+    let file = machine.dir().join(format!("{name}.toml"));
+    let written = std::fs::write(&file, format!("name = \"{name}\"\n{text}"));
+    written.map_err(Error::io("cannot write the node's file"))?;
+    let mut command = machine.command(binary()?);
+    command.args(["node", "--config"]).arg(file);
+    machine.spawn(name, command)
+}
+
+fn json(text: &str) -> Result<Value, Error> {
+    serde_json::from_str(text)
+        .map_err(|error| Error::unexpected(format!("what a program has told is no JSON: {error}")))
+}
+
+/// Runs a program of these words in a machine.
+fn tool(machine: &Machine, words: &[&str]) -> Result<String, Error> {
+    let mut command = machine.command(words[0]);
+    command.args(&words[1..]);
+    run(command)
+}
