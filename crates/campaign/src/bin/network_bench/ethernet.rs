@@ -11,14 +11,14 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(30);
 
 /// Two nodes, with the socket of what one borrows from the other.
-struct Pair {
+pub(super) struct Pair {
     _nodes: [Process; 2],
-    socket: PathBuf,
+    pub(super) socket: PathBuf,
 }
 
 impl Pair {
     /// Each has the rail that these keys of its file say.
-    fn start([left, right]: [&Machine; 2], name: &str, rails: [&str; 2]) -> Result<Self, Error> {
+    pub(super) fn start([left, right]: [&Machine; 2], name: &str, rails: [&str; 2]) -> Result<Self, Error> {
         let rail = |keys: &str| format!("[[rails]]\nname = \"rail\"\n{keys}\n");
         let device = "[[devices]]\nfunction = \"nvme0\"\nsource = \"ram:64M\"\n";
         let mut lender = node(right, &format!("{name}-lender"), &format!("{}{device}", rail(rails[1])))?;

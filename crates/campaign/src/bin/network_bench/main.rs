@@ -8,6 +8,7 @@ mod gaps;
 mod mptcp;
 mod notices;
 mod shaped;
+mod share;
 
 use campaign::Error;
 use campaign::causeway::binary;
@@ -29,6 +30,8 @@ enum Target {
     AtLeast(f64),
     /// Ours is at most so many times the peer's.
     AtMost(f64),
+    /// Neither is more than so many times the other.
+    Around(f64),
     /// Ours is at most so much.
     Below(f64),
 }
@@ -42,7 +45,7 @@ struct Case {
     measure: fn(usize) -> Result<Vec<Round>, Error>,
 }
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 8] = [
     Case {
         id: "notice-8-nodes",
         unit: "us",
@@ -75,6 +78,14 @@ const CASES: [Case; 7] = [
         target: Target::AtLeast(1.9),
         rounds: 5,
         measure: shaped::measure,
+    },
+    Case {
+        id: "beside-tcp-100-mbit",
+        unit: "MB/s",
+        peer: "TCP",
+        target: Target::Around(2.0),
+        rounds: 5,
+        measure: share::measure,
     },
     Case {
         id: "ethernet-64k-read-qd16",
@@ -153,6 +164,9 @@ fn show(case: &Case, rounds: &[Round], is_json: bool) {
         Target::AtLeast(0.0) => ("none".to_owned(), true),
         Target::AtLeast(times) => (format!("at least {times} of {}", case.peer), middle >= times),
         Target::AtMost(times) => (format!("at most {times} of {}", case.peer), middle <= times),
+        Target::Around(times) => {
+            (format!("neither more than {times} times the other"), middle <= times && middle >= 1.0 / times)
+        }
         Target::Below(value) => (format!("at most {value} {}", case.unit), ours <= value),
     };
     if is_json {
