@@ -621,6 +621,10 @@ events! {
     Info "ports-moved" PortsMoved { ports: String, partition: String, node: String }
     => "ports {ports} are in partition {partition} now, as {node} has said"
 
+    /// A switch was told who is behind a port.
+    Info "peer-told" PeerTold { port: String, peer: String, node: String }
+    => "behind port {port} is {peer} now, as {node} has said"
+
     /// A switch does not do what was asked of it over its channel of control.
     Warning "control-refused" ControlRefused { node: String, why: String, others: u64 }
     => "{node} is refused what it asks of this switch: {why} ({others} others since the last one)"

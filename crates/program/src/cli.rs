@@ -298,6 +298,18 @@ pub enum CtlOrder {
         #[arg(long, value_name = "N")]
         epoch: Option<u64>,
     },
+    /// Say who is behind a port over UDP, whatever the switch's file says; this node has to have its partition
+    Peer {
+        /// The port's name
+        #[arg(value_name = "PORT")]
+        port: String,
+        /// The address of whoever is behind it
+        #[arg(value_name = "ADDR:PORT")]
+        peer: std::net::SocketAddr,
+        /// By which epoch the partition is had [default: as the switch says]
+        #[arg(long, value_name = "N")]
+        epoch: Option<u64>,
+    },
     /// Move ports into another partition, all or none; this node has to have all that are touched
     Move {
         /// Their names

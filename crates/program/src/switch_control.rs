@@ -38,6 +38,15 @@ pub enum Order {
         /// By which epochs who asks has this one, and those that the ports are in.
         epochs: BTreeMap<String, u64>,
     },
+    /// This is behind a port over UDP from now on.
+    Peer {
+        /// The port's name.
+        port: String,
+        /// Its address.
+        peer: SocketAddr,
+        /// By which epoch who asks has the partition that the port is in, among others.
+        epochs: BTreeMap<String, u64>,
+    },
 }
 
 /// What came of it.

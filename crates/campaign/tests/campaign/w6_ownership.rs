@@ -193,3 +193,68 @@ fn x_who_is_overtaken_or_nobody_moves_no_port() {
     let outcome = run_to_end(command, &middle.dir().join("logs"), "slip", LONG).unwrap();
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
 }
+
+/// Nobody is behind a port until somebody who may has said so; it is so after a kill, and may be said anew when the peer
+/// moves, under I/O.
+#[test]
+fn w6_who_is_behind_a_port_is_told() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(3, 2).unwrap();
+    let [left, right, middle] = mesh.machines() else { panic!("three machines") };
+    keep_rails(left, &[0]);
+    keep_rails(right, &[1]);
+    let mut scene = Scene::new([left, right, middle]);
+    let peer = format!("peer = \"{}\"\n", at(right, 1));
+    assert!(scene.text.contains(&peer), "{}", scene.text);
+    scene.text = scene.text.replacen(&peer, "", 1);
+    scene.restart();
+    let port_right = || status(middle, "s").unwrap()["switch"]["ports"][1].clone();
+    assert_eq!(port_right()["peer"], "", "{}", port_right());
+    id(middle, "stranger");
+    let first = at(right, 1);
+    for (who, words, code, what) in [
+        ("manager", &["peer", "right", &first][..], 3, "partition `red` is nobody's: take it first"),
+        ("stranger", &["peer", "right", &first], 3, "may take no partition here"),
+        ("manager", &["peer", "right", "10.78.1.2"], 2, "invalid socket address"),
+    ] {
+        let outcome = scene.refused(who, words);
+        assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(what), "{}", outcome.stderr);
+    }
+    run(scene.ctl("manager", &["take", "red", "blue"])).unwrap();
+    let own = at(middle, 1);
+    for (words, what) in [
+        (&["peer", "none", &first][..], "there is no port `none`"),
+        (&["peer", "right", &own], "this is the port's own address"),
+        (&["peer", "right", "10.78.1.77:7411"], "is behind port `third` already"),
+        (&["peer", "right", "[fd00::1]:7411"], "IPv4 and IPv6"),
+        (&["peer", "right", &first, "--epoch", "7"], "epoch 7 of partition `red` is stale"),
+    ] {
+        let outcome = scene.refused("manager", words);
+        assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(what), "{}", outcome.stderr);
+    }
+    run(scene.ctl("manager", &["peer", "right", &first])).unwrap();
+    let image = mesh.dir().join("moving.img");
+    std::fs::File::create(&image).unwrap().set_len(16 * MIB).unwrap();
+    let image = image.display().to_string();
+    let lend = |listen: &str| {
+        Lender::start(right, &[&image], &["--listen", listen, "--switch", &at(middle, 1)]).unwrap()
+    };
+    let mut lender = lend(&first);
+    let borrow = ["--listen", &at(left, 0), "--switch", &at(middle, 0), "--io-timeout", "120"];
+    let borrower = Borrower::start(left, &lender.lines[0], &borrow).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, scale::first_seed()), 8).unwrap();
+    load.wait_done(200, LONG).unwrap();
+    scene.restart();
+    assert_eq!(port_right()["peer"], first.as_str());
+    load.wait_done(200, LONG).unwrap();
+    // The lender comes back elsewhere.
+    lender.process.kill().unwrap();
+    let second = first.replace("7411", "7500");
+    let _lender = lend(&second);
+    run(scene.ctl("manager", &["peer", "right", &second])).unwrap();
+    load.wait_done(200, LONG).unwrap();
+    assert_eq!(port_right()["peer"], second.as_str());
+    load.stop_whole(&borrower.socket).unwrap();
+}

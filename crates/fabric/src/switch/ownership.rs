@@ -229,16 +229,7 @@ impl Ownership {
         let ports = self.ports(ports)?;
         let is_from = |it: &PartitionSpec| it.ports.iter().any(|port| ports.contains(port));
         let touched = self.spec.partitions.iter().enumerate().filter(|(at, it)| *at == to || is_from(it));
-        for (at, PartitionSpec { name, .. }) in touched {
-            let (partition, Owner { node, epoch: present }) = (name.clone(), self.owners[at]);
-            if node != Some(who) {
-                return Err(OwnershipError::NotOwner { partition, owner: node });
-            }
-            let named = epochs.get(name).copied();
-            if named != Some(present) && self.rules.has(Rule::FenceEpochs) {
-                return Err(OwnershipError::Stale { partition, named, present });
-            }
-        }
+        touched.into_iter().try_for_each(|(at, _)| self.check_owner(who, at, epochs))?;
         let mut spec = self.spec.clone();
         relocate(&mut spec.partitions, &ports, to);
         change(spec, self.owners.clone())
@@ -248,6 +239,42 @@ impl Ownership {
     pub fn apply(&mut self, change: Change) -> Table {
         (self.spec, self.owners) = (change.spec, change.owners);
         change.table
+    }
+
+    /// The place of a port of which `who` may say where its peer is: one in a partition that it has by the epoch that
+    /// `epochs` names.
+    ///
+    /// # Errors
+    /// See [`OwnershipError`].
+    pub fn port(
+        &self,
+        who: NodeId,
+        name: &str,
+        epochs: &BTreeMap<String, u64>,
+    ) -> Result<usize, OwnershipError> {
+        let no_port = || OwnershipError::NoPort { name: name.to_owned() };
+        let port = self.spec.ports.iter().position(|it| it.name == name).ok_or_else(no_port)?;
+        let at = self.spec.partitions.iter().position(|it| it.ports.contains(&port)).ok_or_else(no_port)?;
+        self.check_owner(who, at, epochs)?;
+        Ok(port)
+    }
+
+    fn check_owner(
+        &self,
+        who: NodeId,
+        at: usize,
+        epochs: &BTreeMap<String, u64>,
+    ) -> Result<(), OwnershipError> {
+        let partition = self.spec.partitions[at].name.clone();
+        let Owner { node, epoch: present } = self.owners[at];
+        if node != Some(who) {
+            return Err(OwnershipError::NotOwner { partition, owner: node });
+        }
+        let named = epochs.get(&partition).copied();
+        if named != Some(present) && self.rules.has(Rule::FenceEpochs) {
+            return Err(OwnershipError::Stale { partition, named, present });
+        }
+        Ok(())
     }
 
     fn partition(&self, name: &str) -> Result<usize, OwnershipError> {
@@ -371,6 +398,20 @@ mod tests {
         let change = all.take(node(2), &names(&["red"]), 8).unwrap();
         all.apply(change);
         assert_eq!(all.partitions()[0].owner, Owner { node: Some(node(2)), epoch: 8 });
+    }
+
+    #[test]
+    fn who_has_a_partition_says_where_the_peers_of_its_ports_are() {
+        let all = taken(1, &["red"]);
+        let red = epochs(&[("red", 1)]);
+        assert_eq!(all.port(node(1), "b", &red), Ok(2));
+        let no_port = OwnershipError::NoPort { name: "z".to_owned() };
+        assert_eq!(all.port(node(1), "z", &red), Err(no_port));
+        let not_owner = OwnershipError::NotOwner { partition: "red".to_owned(), owner: Some(node(1)) };
+        assert_eq!(all.port(node(2), "b", &red), Err(not_owner));
+        assert!(matches!(all.port(node(1), "c", &red), Err(OwnershipError::NotOwner { owner: None, .. })));
+        let stale = epochs(&[("red", 2)]);
+        assert!(matches!(all.port(node(1), "b", &stale), Err(OwnershipError::Stale { present: 1, .. })));
     }
 
     #[test]

@@ -60,8 +60,8 @@ pub struct Door {
 pub struct Place {
     /// The place of its socket among the doors.
     pub door: usize,
-    /// Whoever is behind it.
-    pub peer: RailAddress,
+    /// Whoever is behind it; `None`: nobody has said so yet, and nothing passes.
+    pub peer: Option<RailAddress>,
 }
 
 /// A switch with its sockets.
@@ -97,8 +97,8 @@ struct DoorState {
 /// Where frames leave.
 struct Exit {
     queue: Queue,
-    /// Bytes of the largest frame that the port carries, as far as the kernel knows.
-    max_frame: usize,
+    /// Bytes of the largest frame that the port carries, as far as the kernel knows; `None`: it is not known where to.
+    max_frame: Option<usize>,
 }
 
 /// How a port is doing.
@@ -109,8 +109,8 @@ pub struct PortView<'a> {
     pub partition: &'a str,
     /// Where it listens.
     pub local: RailAddress,
-    /// Whoever is behind it.
-    pub peer: RailAddress,
+    /// Whoever is behind it, if that is known.
+    pub peer: Option<RailAddress>,
     /// Somebody behind it was heard lately.
     pub is_up: bool,
     /// The name of the port that it stands by for.
@@ -138,13 +138,12 @@ impl Switch {
         let mut states = Vec::new();
         for (at, door) in doors.iter().enumerate() {
             waiter.register(door.socket.as_fd(), at as u64, Interest::READ)?;
-            let here = table.ports().zip(&places).filter(|(_, place)| place.door == at);
-            let mut ports: Vec<_> = here.map(|((port, ..), place)| (place.peer, port)).collect();
-            ports.sort_unstable();
+            let ports = ports_at(at, table.ports().map(|(port, ..)| port).zip(&places));
             let (hot_until, limit) = (Instant::ZERO, RECEIVE_LIMIT_LARGE);
             states.push(DoorState { ports, more: true, hot_until, limit, is_full: false, strangers: 0 });
         }
-        let exits = places.iter().map(|_| Exit { queue: Queue::new(), max_frame: usize::MAX }).collect();
+        let max_frame = |place: &Place| place.peer.map(|_| usize::MAX);
+        let exits = places.iter().map(|it| Exit { queue: Queue::new(), max_frame: max_frame(it) }).collect();
         let report = Report::new(&table, doors.len());
         let waiting = Vec::with_capacity(MAX_PORTS);
         let core = Core::new(table);
@@ -245,7 +244,10 @@ impl Switch {
         let mut busy = false;
         let mut at = 0;
         while let Some(port) = waiting.get(at).copied() {
-            let Place { door, peer } = places[port.index()];
+            let Place { door, peer: Some(peer) } = places[port.index()] else {
+                waiting.swap_remove(at);
+                continue;
+            };
             let queue = &mut exits[port.index()].queue;
             if !states[door].is_full {
                 busy |= send_queue(core, &mut *doors[door].socket, port, peer, queue)?;
@@ -275,7 +277,8 @@ impl Switch {
         }
         for (place, exit) in self.places.iter().zip(&mut self.exits) {
             // Where there is no way for now, what is sent is refused and counted.
-            exit.max_frame = self.doors[place.door].socket.max_frame(place.peer).unwrap_or(usize::MAX);
+            let socket = &self.doors[place.door].socket;
+            exit.max_frame = place.peer.map(|peer| socket.max_frame(peer).unwrap_or(usize::MAX));
         }
         for (port, name, _) in self.core.table().ports() {
             self.report.drops(at, port, name, self.core.counters(port));
@@ -298,6 +301,19 @@ impl Switch {
     /// If the table has not the same ports.
     pub fn set_table(&mut self, table: Table) {
         self.core.set_table(table);
+    }
+
+    /// Another one is behind the port in this place of the table from the next frame on.
+    ///
+    /// # Panics
+    /// If there is no such port.
+    pub fn set_peer(&mut self, port: usize, peer: RailAddress) {
+        self.places[port].peer = Some(peer);
+        self.exits[port].max_frame = Some(usize::MAX);
+        let door = self.places[port].door;
+        let all = self.core.table().ports().map(|(port, ..)| port).zip(&self.places);
+        self.states[door].ports = ports_at(door, all);
+        self.next_look = Instant::ZERO;
     }
 
     /// How each port is doing.
@@ -328,11 +344,21 @@ impl Switch {
     }
 }
 
+/// Those of a door, by the addresses of whoever is behind them.
+fn ports_at<'a>(door: usize, all: impl Iterator<Item = (PortId, &'a Place)>) -> Vec<(RailAddress, PortId)> {
+    let here = all.filter(|(_, place)| place.door == door);
+    let mut ports: Vec<_> = here.filter_map(|(port, place)| Some((place.peer?, port))).collect();
+    ports.sort_unstable();
+    ports
+}
+
 /// Puts a frame into the queue of the port where it leaves.
 fn enqueue(core: &mut Core, exits: &mut [Exit], waiting: &mut Vec<PortId>, port: PortId, frame: &[u8]) {
     let exit = &mut exits[port.index()];
-    if frame.len() > exit.max_frame {
-        return core.drop(port, Reason::TooLarge);
+    match exit.max_frame {
+        None => return core.drop(port, Reason::Unreachable),
+        Some(most) if frame.len() > most => return core.drop(port, Reason::TooLarge),
+        Some(_) => {}
     }
     let level = congestion(exit.queue.used(), Queue::ROOM);
     let was_empty = exit.queue.is_empty();

@@ -42,7 +42,7 @@ fn world() -> World {
         let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &OPTIONS).unwrap();
         Door::new("door", Box::new(socket), None)
     };
-    let place = |(door, node): (usize, &Plain)| Place { door, peer: node.local_addr().unwrap().into() };
+    let place = |(door, node): (usize, &Plain)| Place { door, peer: Some(node.local_addr().unwrap().into()) };
     let places = [0, 1, 1].into_iter().zip(&nodes).map(place).collect();
     let switch = Switch::new(Table::new(spec).unwrap(), vec![door(), door()], places).unwrap();
     nodes.iter().for_each(|node| node.set_nonblocking(true).unwrap());
@@ -135,7 +135,7 @@ fn what_is_for_several_is_copied_and_what_comes_from_nobody_is_dropped() {
 fn a_frame_that_is_too_large_for_its_way_out_is_counted_there() {
     let mut world = world();
     world.switch.turn().unwrap();
-    world.switch.exits[1].max_frame = 150;
+    world.switch.exits[1].max_frame = Some(150);
     world.switch.next_look = Instant::FAR_FUTURE;
     world.send(&world.nodes[0], 0, &frame(1, 2, 1));
     world.send(&world.nodes[0], 0, &frame(1, 3, 1));

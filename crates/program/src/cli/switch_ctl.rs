@@ -59,6 +59,10 @@ pub(super) fn run(args: &CtlArgs) -> Result<(), Failure> {
             let epochs = epochs(&args.url, (&own, &folder), *epoch)?;
             ask(&args.url, (&own, &folder), &Order::Move { ports: ports.clone(), to: to.clone(), epochs })?
         }
+        CtlOrder::Peer { port, peer, epoch } => {
+            let epochs = epochs(&args.url, (&own, &folder), *epoch)?;
+            ask(&args.url, (&own, &folder), &Order::Peer { port: port.clone(), peer: *peer, epochs })?
+        }
     };
     match &args.order {
         CtlOrder::Show { output } if output.format == Output::Json => {

@@ -92,6 +92,7 @@ pub use domain::{Domain, Slot};
 pub use drive::{Function, Layout, Namespace};
 pub(crate) use error::from_toml as toml_problem;
 pub use error::{ConfigError, Problem};
+pub(crate) use switch::peer_problem;
 pub use switch::{SwitchConfig, SwitchPort};
 
 /// Longest configuration file read, in bytes.

@@ -8,7 +8,8 @@
 //! [[ports]]
 //! name = "store1"
 //! listen = "10.0.1.1:7411"            # or, for raw Ethernet, ethernet = "eth1"; ports may share either
-//! peer = "10.0.1.2:7411"              # whoever is behind it: a node's rail, or the port of a switch; or eth:MAC
+//! peer = "10.0.1.2:7411"              # whoever is behind it: a node's rail, or the port of a switch; or eth:MAC.
+//!                                     # Over UDP it may be left out where there is a control: then it is told
 //! nodes = ["9s3e..."]                 # ids of nodes (`causeway id`) that have no `domain_block`, and/or:
 //! domains = ["4096/16"]               # BASE/LEN: a node's `domain_block`, or those of all nodes behind a switch
 //! rails = [0]                         # of these rails; of all if left out
@@ -77,7 +78,7 @@ struct RawPort {
     name: Spanned<String>,
     listen: Option<Spanned<String>>,
     ethernet: Option<Spanned<String>>,
-    peer: Spanned<String>,
+    peer: Option<Spanned<String>>,
     #[serde(default)]
     nodes: Vec<Spanned<String>>,
     #[serde(default)]
@@ -132,8 +133,33 @@ pub struct SwitchPort {
     pub name: String,
     /// The local address with a port, or the interface.
     pub listen: Listen,
-    /// Whoever is behind it.
-    pub peer: RailAddress,
+    /// Whoever is behind it; `None`: it will be told.
+    pub peer: Option<RailAddress>,
+}
+
+/// Why nobody can be behind a port there.
+pub(crate) fn peer_problem(peer: RailAddress, listen: Option<&Listen>) -> Option<&'static str> {
+    Some(match (peer, listen) {
+        (RailAddress::Udp(to), _) if to.port() == 0 || to.ip().is_unspecified() || to.ip().is_multicast() => {
+            "this is not the address of one machine with a port"
+        }
+        (RailAddress::Ethernet(mac), _) if !mac.is_unicast() => "this is not the address of one interface",
+        (RailAddress::Udp(to), Some(Listen::Udp { address, .. })) if to.is_ipv4() != address.is_ipv4() => {
+            "`listen` and `peer` are of IPv4 and IPv6: nothing would reach the other"
+        }
+        (RailAddress::Udp(to), Some(Listen::Udp { address, port }))
+            if to.ip() == *address && Some(to.port()) == *port =>
+        {
+            "this is the port's own address: name that of whoever is behind it"
+        }
+        (RailAddress::Udp(_), Some(Listen::Ethernet { .. })) => {
+            "behind an interface is an address of Ethernet: peer = \"eth:MAC\""
+        }
+        (RailAddress::Ethernet(_), Some(Listen::Udp { .. })) => {
+            "behind an address of UDP is another: peer = \"ADDR:PORT\""
+        }
+        _ => return None,
+    })
 }
 
 impl SwitchConfig {
@@ -184,7 +210,7 @@ impl Check<'_> {
         let names: Vec<&str> = raw.ports.iter().map(|port| port.get_ref().name.get_ref().as_str()).collect();
         self.names_twice(&raw.ports, &names);
         let places: Vec<Option<SwitchPort>> =
-            raw.ports.iter().map(|port| self.place(port.get_ref())).collect();
+            raw.ports.iter().map(|port| self.place(port.get_ref(), raw.control.is_some())).collect();
         self.places_twice(&raw.ports, &places);
         let ports = raw.ports.iter().map(|port| self.port(port.get_ref(), &names)).collect();
         let partitions = raw.partitions.iter().map(|it| self.partition(it.get_ref(), &names)).collect();
@@ -231,7 +257,7 @@ impl Check<'_> {
     }
 
     /// Where a port listens, and for whom.
-    fn place(&mut self, raw: &RawPort) -> Option<SwitchPort> {
+    fn place(&mut self, raw: &RawPort, has_control: bool) -> Option<SwitchPort> {
         let name = self.name(&raw.name);
         let listen = match (&raw.listen, &raw.ethernet) {
             (Some(address), None) => match self.parsed(address)? {
@@ -264,8 +290,17 @@ impl Check<'_> {
                 None
             }
         };
-        let peer = self.peer(&raw.peer, listen.as_ref());
-        Some(SwitchPort { name, listen: listen?, peer: peer? })
+        let peer = match &raw.peer {
+            Some(peer) => Some(self.peer(peer, listen.as_ref())?),
+            None if has_control && matches!(listen, Some(Listen::Udp { .. })) => None,
+            None => {
+                let what = "who is behind this port? Add peer = \"ADDR:PORT\" or \"eth:MAC\"; over UDP, and with a \
+                            `control`, it may be told instead (`causeway switch ctl URL peer`)";
+                self.wrong(raw.name.span().start, what);
+                return None;
+            }
+        };
+        Some(SwitchPort { name, listen: listen?, peer })
     }
 
     fn peer(&mut self, raw: &Spanned<String>, listen: Option<&Listen>) -> Option<RailAddress> {
@@ -277,48 +312,27 @@ impl Check<'_> {
                 return None;
             }
         };
-        let why = match (peer, listen) {
-            (RailAddress::Udp(to), _)
-                if to.port() == 0 || to.ip().is_unspecified() || to.ip().is_multicast() =>
-            {
-                "this is not the address of one machine with a port"
+        match peer_problem(peer, listen) {
+            None => Some(peer),
+            Some(why) => {
+                self.wrong(at, why);
+                None
             }
-            (RailAddress::Ethernet(mac), _) if !mac.is_unicast() => {
-                "this is not the address of one interface"
-            }
-            (RailAddress::Udp(to), Some(Listen::Udp { address, .. }))
-                if to.is_ipv4() != address.is_ipv4() =>
-            {
-                "`listen` and `peer` are of IPv4 and IPv6: nothing would reach the other"
-            }
-            (RailAddress::Udp(to), Some(Listen::Udp { address, port }))
-                if to.ip() == *address && Some(to.port()) == *port =>
-            {
-                "this is the port's own address: name that of whoever is behind it"
-            }
-            (RailAddress::Udp(_), Some(Listen::Ethernet { .. })) => {
-                "behind an interface is an address of Ethernet: peer = \"eth:MAC\""
-            }
-            (RailAddress::Ethernet(_), Some(Listen::Udp { .. })) => {
-                "behind an address of UDP is another: peer = \"ADDR:PORT\""
-            }
-            _ => return Some(peer),
-        };
-        self.wrong(at, why);
-        None
+        }
     }
 
     /// Two ports of one socket differ by who is behind them.
     fn places_twice(&mut self, raw: &[Spanned<RawPort>], places: &[Option<SwitchPort>]) {
         for (at, place) in places.iter().enumerate() {
-            let Some(place) = place else { continue };
+            let Some(place) = place.as_ref().filter(|place| place.peer.is_some()) else { continue };
             let is_same = |it: &&SwitchPort| (&it.listen, it.peer) == (&place.listen, place.peer);
             if let Some(other) = places[..at].iter().flatten().find(is_same) {
                 let what = format!(
                     "port `{}` has this peer at {} already: what comes from there can be of one port only",
                     other.name, other.listen
                 );
-                self.wrong(raw[at].get_ref().peer.span().start, what);
+                let at = raw[at].get_ref().peer.as_ref().map_or(0, |peer| peer.span().start);
+                self.wrong(at, what);
             }
         }
     }
@@ -505,7 +519,7 @@ ports = ["a", "b"]
         let config = SwitchConfig::parse(GOOD, Path::new("s1.toml")).unwrap();
         assert_eq!(config.name.as_str(), "s1");
         assert_eq!(config.ports[0].listen.to_string(), "10.0.0.1:7411", "the usual port");
-        assert_eq!(config.ports[1].peer.to_string(), "eth:02:00:5e:10:00:01");
+        assert_eq!(config.ports[1].peer.unwrap().to_string(), "eth:02:00:5e:10:00:01");
         let names: Vec<_> = config.table.ports().map(|(_, name, partition)| (name, partition)).collect();
         assert_eq!(names, [("a", "all"), ("b", "all"), ("c", "all"), ("d", "all")]);
     }

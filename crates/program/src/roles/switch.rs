@@ -30,8 +30,10 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
     let SwitchConfig { name, state_dir, control: control_at, ports, table, spec, owners } = config;
     let mut state = open_state(state_dir.as_deref(), &name)?;
     let mut control = serve::control_socket(&name)?;
+    let (partitions, restored) = Partitions::new(Ownership::new(spec, owners), ports, &state)?;
+    let ports = partitions.ports();
     let (mut doors, mut places): (Vec<(Listen, Door)>, Vec<Place>) = (Vec::new(), Vec::new());
-    for port in &ports {
+    for port in ports {
         let known = doors.iter().position(|(listen, _)| *listen == port.listen);
         let door = match known {
             Some(door) => door,
@@ -45,14 +47,10 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
                 doors.len() - 1
             }
         };
-        if places.iter().zip(&ports).any(|(place, _)| *place == Place { door, peer: port.peer }) {
-            let what = format!("port {} has the place of another", port.name);
-            return Err(Failure::usage(what));
-        }
         places.push(Place { door, peer: port.peer });
     }
-    let (partitions, restored) = Partitions::new(Ownership::new(spec, owners), &state)?;
     let (table, listed) = (restored.unwrap_or(table), partitions.listed());
+    let count = ports.len();
     let told_at = control_at.map(Control::bind).transpose()?;
     let doors = doors.into_iter().map(|(_, door)| door).collect();
     let failed = |error: std::io::Error| Failure::io("the switch cannot go on", &error);
@@ -67,7 +65,7 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
     if let Some(channel) = &channel {
         switch.watch(rustix::fd::AsFd::as_fd(channel)).map_err(failed)?;
     }
-    crate::cli::print(&format!("switch {name}, {} ports, id {}\n", ports.len(), state.identity().id()))?;
+    crate::cli::print(&format!("switch {name}, {count} ports, id {}\n", state.identity().id()))?;
     let url = channel.as_ref().map(|channel| channel.url.to_string());
     if let Some(url) = &url {
         crate::cli::print(&format!("{url}\n"))?;
@@ -146,7 +144,7 @@ fn port_of(port: &PortView<'_>) -> status::SwitchPort {
         name: port.name.to_owned(),
         partition: port.partition.to_owned(),
         local: port.local.to_string(),
-        peer: port.peer.to_string(),
+        peer: port.peer.map(|peer| peer.to_string()).unwrap_or_default(),
         state: if port.is_up { "up" } else { "silent" }.to_owned(),
         standby_for: port.standby_for.map(str::to_owned),
         received_frames: counters.received,

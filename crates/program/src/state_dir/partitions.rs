@@ -1,11 +1,16 @@
 //! Who has which partition of a switch, and which ports are in it: the file `partitions`, there from the first time that
 //! one is taken.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
 use super::file::{Named, read_long_value, write_value};
 use super::{StateDir, StateError};
 use crate::status::SwitchPartition;
 
 const PARTITIONS: &str = "partitions";
+/// Who was told to be behind a port.
+const PEERS: &str = "peers";
 /// 256 ports and 64 partitions with the longest names take less.
 const BYTES_MAX: u64 = 64 << 10;
 
@@ -29,6 +34,27 @@ pub fn write(state: &StateDir, partitions: &[SwitchPartition]) -> Result<(), Sta
     // Names and ids have no blanks, so the text has none.
     let text = serde_json::to_string(partitions).expect("partitions are plain structs, which serialise");
     write_value(&state.path, PARTITIONS, &text)
+}
+
+/// Who was told to be behind which port: names and addresses.
+///
+/// # Errors
+/// The file cannot be read, or is damaged.
+pub fn read_peers(state: &StateDir) -> Result<BTreeMap<String, SocketAddr>, StateError> {
+    let Some(Named { file, value }) = read_long_value(&state.path, PEERS, BYTES_MAX)? else {
+        return Ok(BTreeMap::new());
+    };
+    let why = "it has no peers of a switch that this version knows";
+    serde_json::from_str(&value).map_err(|_| StateError::Damaged { file, why })
+}
+
+/// Keeps that in place of what was kept, durably.
+///
+/// # Errors
+/// The system said no; what was kept still is.
+pub fn write_peers(state: &StateDir, peers: &BTreeMap<String, SocketAddr>) -> Result<(), StateError> {
+    let text = serde_json::to_string(peers).expect("names and addresses serialise");
+    write_value(&state.path, PEERS, &text)
 }
 
 #[cfg(test)]
@@ -59,5 +85,11 @@ mod tests {
             let said = read(&state).unwrap_err().to_string();
             assert!(said.contains("partitions"), "{said}");
         }
+        assert!(read_peers(&state).unwrap().is_empty());
+        let peers = BTreeMap::from([("a".to_owned(), "[fd00::1]:7411".parse().unwrap())]);
+        write_peers(&state, &peers).unwrap();
+        assert_eq!(read_peers(&state).unwrap(), peers);
+        std::fs::write(path.join(PEERS), "{").unwrap();
+        assert!(read_peers(&state).unwrap_err().to_string().contains("peers"));
     }
 }

@@ -131,7 +131,7 @@ pub struct SwitchPort {
     pub partition: String,
     /// Where it listens.
     pub local: String,
-    /// Whoever is behind it.
+    /// Whoever is behind it; empty as long as nobody has said so.
     pub peer: String,
     /// `up`: somebody behind it was heard within 350 ms; `silent`.
     pub state: String,

@@ -3,6 +3,7 @@
 //! It has a thread of its own, so that frames wait neither for a handshake nor for a disk. What is changed is durable
 //! before it is applied, and applied, between two frames, before it is answered.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant as SystemInstant};
 
 use base::Instant;
 use base::ids::NodeId;
+use io::address::RailAddress;
 use io::event::Event;
 use io::rate_limited::RateLimited;
 use io::switch::Switch;
@@ -22,8 +24,9 @@ use node::errand::Answerer;
 use node::switch::{Change, OwnedPartition, Owner, Ownership, Table};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::config::{SwitchPort, peer_problem};
 use crate::exit::Failure;
-use crate::state_dir::{self, StateDir, partitions};
+use crate::state_dir::{self, StateDir, StateError, partitions};
 use crate::status::SwitchPartition;
 use crate::switch_control::{Order, Reply, SwitchUrl};
 
@@ -47,22 +50,43 @@ impl Listed {
     }
 }
 
-/// What frames are forwarded by from now on, and who waits until it is so.
+/// What frames are forwarded by from now on.
+enum Placing {
+    Table(Table),
+    /// Somebody else is behind the port in this place.
+    Peer(usize, RailAddress),
+}
+
+/// That, and who waits until it is so.
 struct Placed {
-    table: Table,
+    what: Placing,
     done: SyncSender<()>,
+}
+
+/// What follows from an order.
+enum Decision {
+    Change(Change),
+    Peer(usize, SocketAddr),
 }
 
 /// The partitions of a switch, as it keeps them.
 pub(super) struct Partitions {
     ownership: Ownership,
+    /// In the order of the table.
+    ports: Vec<SwitchPort>,
+    /// Who was told to be behind which of them.
+    peers: BTreeMap<String, SocketAddr>,
     listed: Listed,
     refused: RateLimited,
 }
 
 impl Partitions {
     /// Those of the configuration, but as they were when the switch ran last; and the table of that, if it was kept.
-    pub(super) fn new(mut ownership: Ownership, state: &StateDir) -> Result<(Self, Option<Table>), Failure> {
+    pub(super) fn new(
+        mut ownership: Ownership,
+        ports: Vec<SwitchPort>,
+        state: &StateDir,
+    ) -> Result<(Self, Option<Table>), Failure> {
         let kept = partitions::read(state)?;
         let restored = kept.map(|kept| restored(&ownership, &kept)).transpose().map_err(|why| {
             let file = state.path().join("partitions");
@@ -73,9 +97,51 @@ impl Partitions {
             ))
         })?;
         let table = restored.map(|restored| ownership.apply(restored));
-        let all = Self { ownership, listed: Listed::default(), refused: RateLimited::default() };
+        let peers = partitions::read_peers(state)?;
+        let (listed, refused) = (Listed::default(), RateLimited::default());
+        let mut all = Self { ownership, ports, peers: BTreeMap::new(), listed, refused };
+        for (name, peer) in peers {
+            all.restore_peer(name, peer).map_err(|why| {
+                let file = state.path().join("peers");
+                Failure::refused(format_args!(
+                    "what was told of the peers of this switch's ports does not fit its file: {why}. Put back into \
+                     the file what it named, or remove {} and have them told anew",
+                    file.display()
+                ))
+            })?;
+        }
         all.list();
         Ok((all, table))
+    }
+
+    fn restore_peer(&mut self, name: String, peer: SocketAddr) -> Result<(), String> {
+        let at = self.ports.iter().position(|port| port.name == name);
+        let at = at.ok_or_else(|| format!("there is no port `{name}`"))?;
+        self.check_peer(at, peer)?;
+        self.ports[at].peer = Some(peer.into());
+        self.peers.insert(name, peer);
+        Ok(())
+    }
+
+    /// Whether this can be behind the port in a place.
+    fn check_peer(&self, at: usize, peer: SocketAddr) -> Result<(), String> {
+        let port = &self.ports[at];
+        let others =
+            self.ports.iter().enumerate().filter(|(other, it)| *other != at && it.listen == port.listen);
+        let mut others = others.filter(|(_, it)| it.peer == Some(peer.into()));
+        match (peer_problem(peer.into(), Some(&port.listen)), others.next()) {
+            (Some(why), _) => Err(format!("behind port `{}`, {peer}: {why}", port.name)),
+            (None, Some((_, other))) => Err(format!(
+                "{peer} is behind port `{}` already: what comes from there can be of one port only",
+                other.name
+            )),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// The ports, in the order of the table.
+    pub(super) fn ports(&self) -> &[SwitchPort] {
+        &self.ports
     }
 
     /// As `status` sees them.
@@ -87,20 +153,31 @@ impl Partitions {
         self.listed.set(self.ownership.partitions().iter().map(shown).collect());
     }
 
-    /// Does what `who` asks for; `place` has the switch forward by a table.
+    /// Does what `who` asks for; `place` has the switch forward by it.
     fn act(
         &mut self,
         who: NodeId,
         question: &[u8],
         state: &StateDir,
-        place: &dyn Fn(Table) -> Result<(), String>,
+        place: &dyn Fn(Placing) -> Result<(), String>,
     ) -> Reply {
-        let done = self.decide(who, question).and_then(|(change, events)| {
-            if let Some(change) = change {
-                let next: Vec<SwitchPartition> = change.partitions().iter().map(shown).collect();
-                partitions::write(state, &next).map_err(|error| format!("it cannot be kept: {error}"))?;
-                place(self.ownership.apply(change))?;
-                self.list();
+        let unkept = |error: StateError| format!("it cannot be kept: {error}");
+        let done = self.decide(who, question).and_then(|(decision, events)| {
+            match decision {
+                None => {}
+                Some(Decision::Change(change)) => {
+                    let next: Vec<SwitchPartition> = change.partitions().iter().map(shown).collect();
+                    partitions::write(state, &next).map_err(unkept)?;
+                    place(Placing::Table(self.ownership.apply(change)))?;
+                    self.list();
+                }
+                Some(Decision::Peer(at, peer)) => {
+                    let mut peers = self.peers.clone();
+                    peers.insert(self.ports[at].name.clone(), peer);
+                    partitions::write_peers(state, &peers).map_err(unkept)?;
+                    (self.peers, self.ports[at].peer) = (peers, Some(peer.into()));
+                    place(Placing::Peer(at, peer.into()))?;
+                }
             }
             Ok(events)
         });
@@ -118,7 +195,7 @@ impl Partitions {
         }
     }
 
-    fn decide(&self, who: NodeId, question: &[u8]) -> Result<(Option<Change>, Vec<Event>), String> {
+    fn decide(&self, who: NodeId, question: &[u8]) -> Result<(Option<Decision>, Vec<Event>), String> {
         if !self.ownership.is_known(who) {
             return Err(format!(
                 "{who} may take no partition here: name it in `owners` of one, in the switch's file"
@@ -137,13 +214,19 @@ impl Partitions {
                     Event::PartitionTaken { partition, node: node.clone(), epoch }
                 });
                 let taken = taken.collect();
-                Ok((Some(change), taken))
+                Ok((Some(Decision::Change(change)), taken))
             }
             Order::Move { ports, to, epochs } => {
                 let moved = self.ownership.move_ports(who, &ports, &to, &epochs);
                 let change = moved.map_err(|it| it.to_string())?;
                 let event = Event::PortsMoved { ports: ports.join(", "), partition: to, node };
-                Ok((Some(change), vec![event]))
+                Ok((Some(Decision::Change(change)), vec![event]))
+            }
+            Order::Peer { port, peer, epochs } => {
+                let at = self.ownership.port(who, &port, &epochs).map_err(|it| it.to_string())?;
+                self.check_peer(at, peer)?;
+                let event = Event::PeerTold { port, peer: peer.to_string(), node };
+                Ok((Some(Decision::Peer(at, peer)), vec![event]))
             }
         }
     }
@@ -215,8 +298,11 @@ impl Control {
     pub(super) fn turn(&self, switch: &mut Switch) {
         // It only wakes.
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
-        for Placed { table, done } in self.placed.try_iter() {
-            switch.set_table(table);
+        for Placed { what, done } in self.placed.try_iter() {
+            match what {
+                Placing::Table(table) => switch.set_table(table),
+                Placing::Peer(port, peer) => switch.set_peer(port, peer),
+            }
             let _ = done.send(());
         }
     }
@@ -275,7 +361,7 @@ impl Thread {
             // Without random numbers nobody is answered.
             let Ok(entropy) = state_dir::random(self.state.path()) else { continue };
             let Self { partitions, state, to_switch, wake, .. } = self;
-            let place = |table| place(to_switch, wake, table);
+            let place = |what| place(to_switch, wake, what);
             let mut act = |key: &PublicKey, question: &[u8]| {
                 let reply = partitions.act(key.id(), question, state, &place);
                 serde_json::to_vec(&reply).expect("a reply is plain structs, which serialise")
@@ -289,11 +375,11 @@ impl Thread {
     }
 }
 
-/// Has the switch forward by a table, and waits until it does.
-fn place(to_switch: &Sender<Placed>, wake: &OwnedFd, table: Table) -> Result<(), String> {
+/// Has the switch forward by that, and waits until it does.
+fn place(to_switch: &Sender<Placed>, wake: &OwnedFd, what: Placing) -> Result<(), String> {
     let ending = || "the switch is ending: ask it again when it is back".to_owned();
     let (done, is_done) = sync_channel(1);
-    to_switch.send(Placed { table, done }).map_err(|_| ending())?;
+    to_switch.send(Placed { what, done }).map_err(|_| ending())?;
     // It is only a matter of time until it looks.
     let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
     is_done.recv().map_err(|_| ending())
