@@ -94,7 +94,7 @@ impl Agent {
     pub(super) fn note_doubt(&mut self, notice: Notice) {
         let (rail, peer) = (notice.rail.get(), notice.node.to_string());
         let cause = match notice.cause {
-            NoticeCause::Silence => "it does not answer",
+            NoticeCause::Silence => "it is silent",
             NoticeCause::Carrier => "it has no carrier",
         };
         self.doubted.say(|others| Event::RailDoubted { rail, peer, cause, others }.say());
