@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Instant as SystemInstant;
+use std::time::{Duration, Instant as SystemInstant};
 
 use base::Instant;
 use base::ids::{DomainBlock, Group, Incarnation, NodeId, RailId};
 use node::information::{Announcer, INFORMATION_MAX, Item, write};
-use node::{ANNOUNCE_EVERY, Address, GroupKey, Name, Neighbour, Neighbourhood, Notice, PublicKey};
+use node::{ANNOUNCE_EVERY, Address, GroupKey, MAX_RAILS, Name, Neighbour, Neighbourhood, Notice, PublicKey};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use crate::address::RailAddress;
@@ -31,6 +31,9 @@ pub const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 136, 181);
 pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x88b5);
 /// The port, at both ends.
 pub const PORT: u16 = 7410;
+
+/// What was heard is looked at so often at most.
+const NEWS_EVERY: Duration = Duration::from_millis(100);
 
 /// Frames taken from one rail before others have their turn.
 const AT_A_TIME: usize = 64;
@@ -89,6 +92,8 @@ pub struct Discovery {
     began: SystemInstant,
     ends: Vec<End>,
     number: u64,
+    /// How much had been heard when it was looked what is new, and when that was.
+    looked: (u64, Instant),
     notices_sent: u64,
     notices_heard: u64,
 }
@@ -134,6 +139,7 @@ impl Discovery {
             began: SystemInstant::now(),
             ends: Vec::new(),
             number: 0,
+            looked: (0, Instant::ZERO),
             notices_sent: 0,
             notices_heard: 0,
         }
@@ -251,6 +257,25 @@ impl Discovery {
         let notices = self.known.take_notices();
         self.notices_heard += notices.len() as u64;
         notices
+    }
+
+    /// Whether anything was heard since this was asked last, or time has passed. Often asked, it is rarely so.
+    pub fn has_news(&mut self) -> bool {
+        let (heard, now) = (self.known.heard, self.now());
+        let (before, since) = self.looked;
+        let is_due = now.since(since) >= if heard == before { ANNOUNCE_EVERY } else { NEWS_EVERY };
+        if is_due {
+            self.looked = (heard, now);
+        }
+        is_due
+    }
+
+    /// Where a node says that it is now, by rail, if only one says so.
+    pub fn place_of(&mut self, node: NodeId) -> Option<[Option<Address>; MAX_RAILS]> {
+        let now = self.now();
+        let (_, it) = self.known.nodes(now).find(|(id, it)| *id == node && it.contested.is_none())?;
+        // What is behind a switch is called by who it is.
+        Some(it.rails.map(|rail| rail.filter(|rail| rail.gateway.is_none()).map(|rail| rail.address)))
     }
 
     /// Those who hear notices to all.

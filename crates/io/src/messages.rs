@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::ids::{CardGeneration, Incarnation, LifeId, NodeId, RailId};
 use base::ledger::{Layout, LayoutHash};
-use node::{Limit, LoanConfig, Notice, RailConfig, Refusal, Secret, Tenancy, Whereabouts};
+use node::{
+    Address, Limit, LoanConfig, MAX_RAILS, Notice, RailConfig, Refusal, Secret, Tenancy, Whereabouts,
+};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -55,6 +57,8 @@ pub(crate) enum ToCard {
     Rail(RailId, ToRail),
     /// Rails without a carrier, as bits.
     Carriers(u8),
+    /// Where this node says that it is today, by rail.
+    Heard(NodeId, [Option<Address>; MAX_RAILS]),
     /// Whether this node hears notices to all.
     Member(NodeId, bool),
     /// One of those who do has told all that a rail seems to have failed.
@@ -300,6 +304,7 @@ impl Message for ToCard {
             }
             (Self::Peer(peer, _), Self::Peer(of, _)) => peer == of,
             (Self::Rail(rail, _), Self::Rail(of, _)) => rail == of,
+            (Self::Heard(node, _), Self::Heard(of, _)) => node == of,
             (Self::Member(node, _), Self::Member(of, _)) => node == of,
             (Self::Notice(notice), Self::Notice(before)) => notice == before,
             (Self::Parked { number }, Self::Parked { number: before }) => number == before,
@@ -540,6 +545,8 @@ mod tests {
             ToCard::Rail(RailId::ALL[1], ToRail::Go),
             ToCard::RenewKeys { seed: Secret([0; 32]), life: None },
             ToCard::Carriers(1),
+            ToCard::Heard(NodeId::numbered(1), [None; MAX_RAILS]),
+            ToCard::Heard(NodeId::numbered(2), [None; MAX_RAILS]),
             ToCard::Member(NodeId::numbered(1), true),
             ToCard::Member(NodeId::numbered(2), true),
             ToCard::Notice(notice),

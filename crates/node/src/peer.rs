@@ -100,6 +100,8 @@ pub(crate) struct Peer<'m> {
     addresses: Addresses,
     /// Where lines say that it is, by rail: it is called there, too, wherever it has been since.
     routes: Vec<Route>,
+    /// Where somebody has said that it is today, by rail: it is called there as well.
+    heard: ByRail,
     /// It has something of this node.
     is_holder: bool,
     /// The channel was told to call.
@@ -147,6 +149,7 @@ impl<'m> Peer<'m> {
             callers: Callers::new(now),
             addresses: Addresses::new(&seed),
             routes: Vec::new(),
+            heard: ByRail::default(),
             is_holder: false,
             calls: !contact.routes.is_empty(),
             located: card.holders.iter().find(|holder| holder.key == key).copied(),
@@ -190,6 +193,11 @@ impl<'m> Peer<'m> {
     /// Whom the channel is with may be somewhere else now, or be known on other paths.
     fn tell_found(&mut self) {
         self.channel.set_found(self.cells.addresses().map(|(path, _)| path));
+    }
+
+    /// Somebody says that it is here, by rail. That it is shows when it answers.
+    pub(crate) fn hear_of(&mut self, heard: ByRail) {
+        self.heard = heard;
     }
 
     /// Where lines say that its rail is.
@@ -510,17 +518,22 @@ impl<'m> Peer<'m> {
         known.or_else(|| self.addresses.spend(frame.path, frame.len))
     }
 
-    /// Where a first message goes: to where the node is known to be, and where its line says, too. It may have been
-    /// moved, or have come back.
+    /// Where a first message goes: to where the node is known to be, and where its line says, and where it is said to be
+    /// today, too. It may have been moved, or have come back.
     fn address_of_call(&mut self, frame: &Transmit, bytes: &[u8]) -> Option<Address> {
         let said = self.said_of(frame.path);
-        let Some(known) = self.cells.address(frame.path) else { return said };
-        if let Some(said) = said.filter(|said| *said != known) {
-            self.callers.copy(frame.path, said, bytes);
+        let known = self.cells.address(frame.path).or(said)?;
+        let heard = frame.path.rails().and_then(|(_, rail)| self.heard[rail.index()]);
+        let others = [said, heard.filter(|heard| said != Some(*heard))];
+        for other in others.into_iter().flatten().filter(|other| *other != known) {
+            self.callers.copy(frame.path, other, bytes);
         }
         Some(known)
     }
 }
+
+/// Addresses by rail of the peer.
+pub(crate) type ByRail = [Option<Address>; MAX_RAILS];
 
 fn is_call(frame: &[u8]) -> bool {
     Header::parse(frame).is_ok_and(|header| header.kind == Kind::Initiation)

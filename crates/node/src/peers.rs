@@ -14,7 +14,7 @@ use link::{PublicKey, derive};
 use crate::cells::{NodeLedger, PeerCells, SPARE_PEERS, peer_places};
 use crate::config::{CardConfig, LoanRole};
 use crate::loan_table::LoanTable;
-use crate::peer::Peer;
+use crate::peer::{ByRail, Peer};
 use crate::whereabouts::Whereabouts;
 
 /// How long a node that has called keeps its place without a stream: time to ask for one.
@@ -33,7 +33,12 @@ pub(crate) struct Peers<'m> {
     places: Vec<Option<Peer<'m>>>,
     /// Channels that this card has made, so that no two have the same seed.
     made: u64,
+    /// Where somebody has said that nodes are today.
+    heard: BTreeMap<NodeId, ByRail>,
 }
+
+/// Nodes of which that is remembered: more than a card borrows from.
+const HEARD_MAX: usize = crate::MAX_LOANS;
 
 /// A place for a node that calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +54,7 @@ pub(crate) enum Entry {
 impl<'m> Peers<'m> {
     /// Those that the ledger has, but for whom this card has nothing to do with any more.
     pub(crate) fn new(ledger: &NodeLedger<'m>, card: &CardConfig, now: Instant) -> Self {
-        let mut peers = Self { places: Vec::new(), made: 0 };
+        let mut peers = Self { places: Vec::new(), made: 0, heard: BTreeMap::new() };
         for (place, cells) in ledger.peers() {
             if let Some(key) = cells.key().filter(|key| card.may_meet(key.id(), cells.group())) {
                 peers.occupy(place, (key, cells), ledger.journal, card, now);
@@ -274,7 +279,18 @@ impl<'m> Peers<'m> {
         }
         self.made += 1;
         let seed = self.seed(card, self.made);
-        self.places[place] = Some(Peer::new(cells, journal, card, place, seed, now));
+        let mut peer = Peer::new(cells, journal, card, place, seed, now);
+        peer.hear_of(self.heard.get(&peer.node()).copied().unwrap_or_default());
+        self.places[place] = Some(peer);
+    }
+
+    /// Somebody says that a node is here, by rail.
+    pub(crate) fn hear_of(&mut self, node: NodeId, heard: ByRail) {
+        if self.heard.len() < HEARD_MAX || self.heard.contains_key(&node) {
+            self.heard.insert(node, heard);
+        }
+        let peers = self.places.iter_mut().flatten().filter(|peer| peer.node() == node);
+        peers.for_each(|peer| peer.hear_of(heard));
     }
 
     /// What is random in one channel must not be known from another, nor from the one that had its place before.

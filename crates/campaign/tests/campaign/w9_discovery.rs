@@ -3,7 +3,7 @@
 
 use crate::events;
 use crate::switches::{self, at, id, keep_rails, port};
-use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
+use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, status};
 use campaign::gate;
 use campaign::load::{Load, Model};
 use campaign::process::{Outcome, Process, poll_until, run, run_to_end};
@@ -375,4 +375,29 @@ fn w3_a_notice_to_all_is_heard_by_those_who_have_the_key() {
     let (sent, heard) = all_heard();
     assert!(heard <= sent, "{heard} of {sent}");
     assert_eq!(count(other, "other", "notices_heard"), 0);
+}
+
+/// A lender is where no line says that it is, and knows nobody: a borrower that runs hears of it and calls it there, and so
+/// does its next card.
+#[test]
+fn w9_a_borrower_calls_its_lender_where_that_says_it_is() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(2, 1).unwrap();
+    let [left, right] = mesh.machines() else { panic!("two machines") };
+    let lend = |port: &str| {
+        let listen = at(right, 0).replace("7411", port);
+        Lender::start_as(right, "store", &["ram:16M"], &["--listen", &listen]).unwrap()
+    };
+    let mut lender = lend("7411");
+    let line = lender.lines[0].clone();
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+    let mut borrower = Borrower::begin(left, "borrower", &line, &["--io-timeout", "60"]).unwrap();
+    let _lender = lend("7500");
+    borrower.wait_usable(LONG).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, scale::first_seed()), 8).unwrap();
+    load.wait_done(200, LONG).unwrap();
+    kill_card(left, "borrower", LONG).unwrap();
+    load.wait_done(200, LONG).unwrap();
+    load.stop_whole(&borrower.socket).unwrap();
+    assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
 }

@@ -22,7 +22,7 @@ mod test_loans;
 mod view;
 mod watchdog;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -33,8 +33,8 @@ use base::RuleSet;
 use base::ids::{DomainBlock, DomainId, LifeId, NodeId, RailId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
-    DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, NodeKey, NodeLedger, Notice,
-    Protection, RailMode, Refusal, Secret, Tenancy, Whereabouts,
+    Address, DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, MAX_RAILS, NodeKey,
+    NodeLedger, Notice, Protection, RailMode, Refusal, Secret, Tenancy, Whereabouts,
 };
 use tracing::debug;
 
@@ -355,6 +355,8 @@ pub struct Agent {
     /// Those who hear them.
     members: BTreeSet<NodeId>,
     doubted: RateLimited,
+    /// Where lenders say that they are today.
+    lenders_at: BTreeMap<NodeId, [Option<Address>; MAX_RAILS]>,
     /// What it wants of the role.
     wants: Vec<AgentEvent>,
     /// What has gone wrong since the last turn.
@@ -446,6 +448,7 @@ impl Agent {
             notices: Vec::new(),
             members: BTreeSet::new(),
             doubted: RateLimited::default(),
+            lenders_at: BTreeMap::new(),
         };
         agent.tell_of_ring();
         agent.start_first_card()?;

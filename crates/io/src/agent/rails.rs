@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use base::ids::{NodeId, RailId};
-use node::{CardConfig, Notice, NoticeCause, RailConfig};
+use node::{Address, CardConfig, MAX_RAILS, Notice, NoticeCause, RailConfig};
 
 use super::lenders::Lenders;
-use super::{Agent, LoanEnd, Rail};
+use super::{Agent, LoanEnd, LoanSpec, Rail};
 use crate::event::Event;
 use crate::messages::{ToCard, ToRail};
 use crate::plan::RailPlan;
@@ -98,6 +98,21 @@ impl Agent {
             NoticeCause::Carrier => "it has no carrier",
         };
         self.doubted.say(|others| Event::RailDoubted { rail, peer, cause, others }.say());
+    }
+
+    /// Nodes say that they are at these addresses today, by rail: those that this one borrows from are called there, too,
+    /// when they do not answer where they were.
+    pub fn hear_of(&mut self, mut at: impl FnMut(NodeId) -> Option<[Option<Address>; MAX_RAILS]>) {
+        let lenders: BTreeSet<NodeId> = self.spec.loans.iter().filter_map(LoanSpec::lender).collect();
+        self.lenders_at.retain(|node, _| lenders.contains(node));
+        for node in lenders {
+            let Some(at) = at(node).filter(|at| self.lenders_at.get(&node) != Some(at)) else { continue };
+            self.lenders_at.insert(node, at);
+            if let Some(card) = &mut self.card {
+                card.outbox.push(ToCard::Heard(node, at));
+            }
+        }
+        self.tell_card();
     }
 
     /// These nodes hear notices to all now.

@@ -8,6 +8,8 @@ use base::ids::{NodeId, RailId};
 use link::{Notice, NoticeCause};
 
 use super::{Card, CardEvent};
+use crate::MAX_RAILS;
+use crate::cells::Address;
 use crate::config::{CardConfig, Rails};
 
 /// A rail of this node's own that others do not answer on is not spoken of again for so long.
@@ -79,6 +81,12 @@ impl Card<'_> {
         for rail in RailId::ALL.into_iter().filter(|rail| news & 1 << rail.get() != 0) {
             self.tell_others(Notice { node, rail, cause: NoticeCause::Carrier });
         }
+    }
+
+    /// Somebody says that a node is at these addresses today, by rail: it is called there as well. Nothing proves it but
+    /// its answer.
+    pub fn hear_of(&mut self, node: NodeId, addresses: [Option<Address>; MAX_RAILS]) {
+        self.peers.hear_of(node, addresses);
     }
 
     /// This node hears notices to all from now on, so that one frame is enough for all such; or it does no more.

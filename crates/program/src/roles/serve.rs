@@ -187,7 +187,10 @@ impl Node {
             self.discovery.hear(rail, &frame);
         }
         self.discovery.take_notices().into_iter().for_each(|notice| self.agent.heed(notice));
-        self.agent.set_members(self.discovery.members());
+        if self.discovery.has_news() {
+            self.agent.set_members(self.discovery.members());
+            self.agent.hear_of(|node| self.discovery.place_of(node));
+        }
         for notice in self.agent.take_notices() {
             self.discovery.warn(&neighbourhood::said(&self.agent), notice);
         }
