@@ -6,12 +6,14 @@
 //!   10.78.R.3  ── veth ──┘
 //! ```
 
-use super::{Error, Holder, Ipv4Addr, Machine, Path, PathBuf, Permit, gate, make_folder, remove_folder};
+use super::{
+    Command, Error, Holder, Ipv4Addr, Machine, Path, PathBuf, Permit, gate, make_folder, remove_folder,
+};
 
 /// The machines and their bridges. Dropped, all of it is gone, as a [`super::World`].
 pub struct Mesh {
     machines: Vec<Machine>,
-    _bridges: Holder,
+    bridges: Holder,
     _user: Option<Holder>,
     dir: PathBuf,
     _permit: Permit,
@@ -41,12 +43,17 @@ impl Mesh {
             }
             machines.push(machine);
         }
-        Ok(Self { machines, _bridges: bridges, _user: user, dir, _permit: place })
+        Ok(Self { machines, bridges, _user: user, dir, _permit: place })
     }
 
     /// The machines.
     pub fn machines(&self) -> &[Machine] {
         &self.machines
+    }
+
+    /// The beginning of a command that runs where the bridges are: rail R of machine N has the port `mNrR` there.
+    pub fn bridges(&self) -> Command {
+        self.bridges.enter()
     }
 
     /// The folder of all, seen from outside.
