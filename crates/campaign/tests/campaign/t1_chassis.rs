@@ -1,5 +1,5 @@
 //! Two chassis: four hosts with two rails each, a switch for each rail, and a link between the switches. Whatever single
-//! part of the network fails, no I/O does.
+//! part of the network fails, no I/O does, neither of a host nor of a guest.
 //!
 //! ```text
 //!   a b c d   rail 0 ── s1 ─┐
@@ -7,12 +7,15 @@
 //!   a b c d   rail 1 ── s2 ─┘
 //! ```
 
-use crate::switches::{at, id, ip, keep_rails, port, start};
-use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT};
+use crate::switches::{self, at, id, ip, keep_rails, port, start};
+use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary};
+use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::load::{Load, Model};
-use campaign::process::{Process, run};
+use campaign::process::{Process, poll_until, run};
 use campaign::world::{Machine, Mesh};
 use campaign::{gate, scale};
+use guest::{Job, Message, Vm};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -53,7 +56,49 @@ fn set_link(machine: &Machine, device: &str, state: &str) {
     ip(machine, &["link", "set", device, state]);
 }
 
+/// A guest with a borrowed drive that writes and verifies, until it is told to end.
+struct Guest {
+    vm: Vm,
+    job: Job,
+}
+
+impl Guest {
+    fn start(socket: &Path) -> Option<Self> {
+        let kit = guest::kit()?;
+        let device = serde_json::json!({
+            "driver": "vfio-user-pci", "id": "v1", "bus": "rp1",
+            "socket": { "type": "unix", "path": socket.to_string_lossy() },
+        });
+        // Its driver is to find out soon what it waits for in vain.
+        let vm = Vm::builder(&kit).name("chassis").kernel_arguments("nvme_core.io_timeout=5");
+        let mut vm = vm.device(&device.to_string()).start().unwrap();
+        vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
+        let load = "--filename=/dev/nvme0n1 --bsrange=512-32k --iodepth=16 --size=12M --verify_backlog=64 \
+                    --time_based --runtime=100000";
+        let job = vm.start(&format!("echo $$ >/run/fio; exec {}", guest_fio(load))).unwrap();
+        Some(Self { vm, job })
+    }
+
+    /// It writes on.
+    fn goes_on(&mut self) {
+        let count = self.vm.check("awk '{ print $5 }' /sys/block/nvme0n1/stat").unwrap();
+        let goal = count.trim().parse::<u64>().unwrap() + 20;
+        self.vm.wait_for(LONG, &format!("awk '$5 < {goal} {{ exit 1 }}' /sys/block/nvme0n1/stat")).unwrap();
+        assert!(!self.vm.has_ended(&self.job).unwrap());
+    }
+
+    /// It has had no trouble, and has read what it wrote.
+    fn end(mut self) {
+        self.vm.check("kill -INT $(cat /run/fio)").unwrap();
+        let output = self.vm.wait(self.job, LONG).unwrap();
+        println!("the guest verified {} requests", guest_fio_verified(&output.text).unwrap());
+        assert_eq!(self.vm.kernel_trouble().unwrap(), Vec::<Message>::new());
+        self.vm.shutdown().unwrap();
+    }
+}
+
 struct Scene<'a> {
+    guest: Option<Guest>,
     hosts: [&'a Machine; 4],
     machines: [&'a Machine; 2],
     texts: [String; 2],
@@ -77,7 +122,7 @@ impl<'a> Scene<'a> {
     }
 
     /// I/O goes on, for a while and for so many requests.
-    fn goes_on(&self, what: &str) {
+    fn goes_on(&mut self, what: &str) {
         let until = Instant::now() + A_WHILE;
         while Instant::now() < until {
             for load in &self.loads {
@@ -88,16 +133,19 @@ impl<'a> Scene<'a> {
         let failed: Vec<_> = self.loads.iter().map(Load::failed).collect();
         println!("{what}: longest gaps {gaps:?}");
         assert_eq!(failed, [0, 0], "{what}");
+        if let Some(guest) = &mut self.guest {
+            guest.goes_on();
+        }
     }
 
-    fn during(&self, what: &str, harm: impl FnOnce(), heal: impl FnOnce()) {
+    fn during(&mut self, what: &str, harm: impl FnOnce(), heal: impl FnOnce()) {
         harm();
         self.goes_on(what);
         heal();
         self.goes_on(&format!("{what}, healed"));
     }
 
-    fn links(&self) {
+    fn links(&mut self) {
         let [a, _, _, d] = self.hosts;
         let [s1, s2] = self.machines;
         let all = [
@@ -123,7 +171,7 @@ impl<'a> Scene<'a> {
         self.during("a smaller MTU", || mtu("1400"), || mtu("1500"));
     }
 
-    fn flapping(&self, time: Duration) {
+    fn flapping(&mut self, time: Duration) {
         let a = self.hosts[0];
         let until = Instant::now() + time;
         while Instant::now() < until {
@@ -145,6 +193,24 @@ impl<'a> Scene<'a> {
     }
 }
 
+/// One that has a drive of its own and hands another one to a guest: the node, and the socket of each.
+fn start_host(host: &Machine, name: &str, rails: [String; 2], lines: &[String]) -> (Process, [PathBuf; 2]) {
+    let sockets = ["own", "guest"].map(|what| host.dir().join(format!("{what}.sock")));
+    let loan = |edge: &str, index: usize| {
+        let (line, socket) = (&lines[index], sockets[index].display());
+        format!("[[loans]]\nline = '{line}'\n{edge} = '{socket}'\nio_timeout_s = 120\n")
+    };
+    let state = format!("name = '{name}'\nstate_dir = '{}'\n", host.dir().join("state").join(name).display());
+    let text = [state, rails.concat(), loan("nbd", 0), loan("vm", 1)].concat();
+    let mut command = host.command(binary().unwrap());
+    command.args(["node", "--config"]).arg(switches::write(host, name, &text));
+    let node = host.spawn(name, command).unwrap();
+    for socket in &sockets {
+        poll_until("the drives to be there", START_TIMEOUT, || Ok(socket.exists().then_some(()))).unwrap();
+    }
+    (node, sockets)
+}
+
 #[test]
 fn t1_no_single_failure_of_the_network_is_felt_by_io() {
     let _place = gate::alone();
@@ -162,36 +228,41 @@ fn t1_no_single_failure_of_the_network_is_felt_by_io() {
         };
         [rail(0, s1), rail(1, s2)].concat()
     };
-    let lend = |host: &Machine, name: &str| {
+    let lend = |host: &Machine, name: &str, sources: &[&str]| {
         let rails = rails(host);
         let rails: Vec<&str> = rails.iter().map(String::as_str).collect();
-        Lender::start_as(host, name, &["ram:16M"], &rails).unwrap()
+        Lender::start_as(host, name, sources, &rails).unwrap()
     };
     // Each borrows of the other chassis.
-    let mut lenders = [lend(d, "lender1"), lend(b, "lender0")];
-    let borrow = |host: &Machine, name: &str, line: &str| {
-        let mut rails = rails(host);
-        rails.extend(["--io-timeout".to_owned(), "120".to_owned()]);
-        let rails: Vec<&str> = rails.iter().map(String::as_str).collect();
-        Borrower::start_as(host, name, line, &rails).unwrap()
-    };
-    let mut borrowers = [borrow(a, "left0", &lenders[0].lines[0]), borrow(c, "left1", &lenders[1].lines[0])];
+    let mut lenders = [lend(d, "lender1", &["ram:16M"]), lend(b, "lender0", &["ram:16M", "ram:12M"])];
+    let mut words = rails(a);
+    words.extend(["--io-timeout".to_owned(), "120".to_owned()]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut borrower = Borrower::start_as(a, "left0", &lenders[0].lines[0], &words).unwrap();
+    let tables = [(0, s1), (1, s2)].map(|(rail, switch)| {
+        let (listen, switch) = (at(c, rail), at(switch, rail));
+        format!("[[rails]]\nname = 'rail{rail}'\nlisten = '{listen}'\nswitch = '{switch}'\n")
+    });
+    let (mut host, [own, slot]) = start_host(c, "left1", tables, &lenders[1].lines);
+    let guest = Guest::start(&slot);
     let models = [0, 1].map(|more| Model::new(0, 4 * MIB, scale::first_seed() + more));
-    let loads =
-        models.into_iter().zip(&borrowers).map(|(model, it)| Load::start(&it.socket, model, 8).unwrap());
+    let sockets = [&borrower.socket, &own];
+    let loads = models.into_iter().zip(sockets).map(|(model, it)| Load::start(it, model, 8).unwrap());
     let machines = [s1, s2];
-    let mut scene = Scene { hosts, machines, texts, switches, loads: loads.collect() };
+    let mut scene = Scene { guest, hosts, machines, texts, switches, loads: loads.collect() };
     scene.goes_on("all is well");
     for _ in 0..scale::kills_of(1, 10) {
         scene.links();
         scene.kill_switches();
         scene.flapping(Duration::from_secs(scale::kills_of(2, 60).into()));
     }
-    for (load, borrower) in scene.loads.into_iter().zip(&mut borrowers) {
-        load.stop_whole(&borrower.socket).unwrap();
-        assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
+    for (load, socket) in scene.loads.into_iter().zip(sockets) {
+        load.stop_whole(socket).unwrap();
     }
-    for lender in &mut lenders {
-        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+    scene.guest.into_iter().for_each(Guest::end);
+    for node in
+        [&mut borrower.process, &mut host].into_iter().chain(lenders.iter_mut().map(|it| &mut it.process))
+    {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     }
 }
