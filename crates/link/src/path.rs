@@ -24,8 +24,9 @@ pub(crate) const LATE: Duration = PROBE_GRANULARITY;
 pub(crate) const READ_FIRST: Duration = ACK_DELAY;
 /// Congestion window at the start, in bytes.
 const INITIAL_WINDOW: usize = 256 << 10;
-/// Two of the largest frames always fit.
-const MIN_WINDOW: usize = 2 * crate::frame::MAX_FRAME;
+/// What may always be in flight on a path, in bytes: little enough that whoever shares a narrow way gets his part, and
+/// enough that single losses do not starve a fast one. A frame that is larger goes alone.
+const MIN_WINDOW: usize = 32 << 10;
 /// What may be in flight on a path. The peer's socket has asked for 8 MiB, of which the kernel counts half for its own
 /// structures; both directions and both ends' bursts leave a quarter. More would be dropped by ourselves, and 2 MiB
 /// fill 10 Gbit/s at a round trip of 1.6 ms.
@@ -302,13 +303,14 @@ impl Outgoing {
         }
     }
 
-    /// The window grows by what was acknowledged in slow start, else by about a frame a round trip (RFC 9002 §7.3).
+    /// The window grows by what was acknowledged in slow start, else by about a packet a round trip (RFC 9002 §7.3), as
+    /// TCP's does: whoever grew faster would take the way from it.
     fn grow(&mut self, packet: &Sent) {
         if packet.at <= self.recovery_start {
             return;
         }
-        let more =
-            if self.window < self.threshold { packet.bytes } else { 16_384 * packet.bytes / self.window };
+        let is_slow_start = self.window < self.threshold;
+        let more = if is_slow_start { packet.bytes } else { packet.bytes * packet.bytes / self.window };
         self.window = (self.window + more).min(self.bounds.1);
     }
 
@@ -383,10 +385,11 @@ impl Outgoing {
         last
     }
 
+    /// Once a round trip it is halved (RFC 9002 §7.3.2).
     fn shrink(&mut self, now: Instant, sent_at: Instant) {
         if sent_at > self.recovery_start {
             self.recovery_start = now;
-            self.window = (self.window / 10 * 7).max(self.bounds.0);
+            self.window = (self.window / 2).max(self.bounds.0);
             self.threshold = self.window;
         }
     }
@@ -620,6 +623,40 @@ mod tests {
         path.detect_loss(at(1), &mut |carried| lost.push(carried.first));
         assert_eq!((acked, lost), (vec![30, 50], vec![0, 10, 20]));
         assert!(path.awaits());
+    }
+
+    /// As TCP does: who gave less back, or took more of it again, would push TCP off a way that both use.
+    #[test]
+    fn a_loss_halves_the_window_and_a_round_trip_gives_a_packet_back() {
+        const BYTES: usize = 1_500;
+        let mut path = Outgoing::new();
+        let mut now = Instant::from_nanos(1);
+        let mut fill = |path: &mut Outgoing, first_is_lost: bool| {
+            let first = path.next_number();
+            while path.has_window() {
+                let number = path.take_number();
+                path.record(now, number, BYTES, Carried::default());
+            }
+            now = now + Duration::from_millis(20);
+            let all = ranges(&[(first + u64::from(first_is_lost), path.next_number() - 1)]);
+            path.handle_ack(now, &all, Duration::ZERO, &mut |_| {});
+            path.detect_loss(now, &mut |_| {});
+        };
+        let before = path.window;
+        fill(&mut path, true);
+        let halved = path.window;
+        // What was acknowledged beside the loss made it grow first.
+        assert!((before / 2..=before).contains(&halved), "{before} {halved}");
+        for round_trips in 1..=20 {
+            fill(&mut path, false);
+            let more = path.window - halved;
+            assert!(more <= (round_trips + 1) * BYTES, "{more}");
+            assert!(round_trips < 3 || more > round_trips * BYTES / 2, "{more}");
+        }
+        while path.window > MIN_WINDOW {
+            fill(&mut path, true);
+        }
+        assert!(path.has_window());
     }
 
     #[test]

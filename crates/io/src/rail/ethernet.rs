@@ -360,8 +360,9 @@ fn link_address() -> libc::sockaddr_ll {
     address
 }
 
-/// Lets through packets of one type, with a tag and our protocol: a rail takes what has come for this machine alone. What is loaded from below zero is not of
-/// the packet, but what the kernel knows of it (Linux `Documentation/networking/filter.rst`).
+/// Lets through packets of one type, with a tag and our protocol: a rail takes what has come for this machine alone.
+/// What is loaded from below zero is not of the packet, but what the kernel knows of it (Linux
+/// `Documentation/networking/filter.rst`).
 fn attach_filter(fd: RawFd, packet_type: u8) -> io::Result<()> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;

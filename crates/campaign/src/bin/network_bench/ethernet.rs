@@ -43,12 +43,22 @@ pub(super) fn measure(rounds: usize, work: (&str, u32), offload: bool) -> Result
 }
 
 /// Random reads of so many bytes with so many under way, each second.
-pub(super) fn reads(machine: &Machine, socket: &Path, (bytes, depth): (&str, u32)) -> Result<f64, Error> {
+pub(super) fn reads(machine: &Machine, socket: &Path, work: (&str, u32)) -> Result<f64, Error> {
+    reads_for(2, machine, socket, work)
+}
+
+/// The same, measured for so many seconds.
+pub(super) fn reads_for(
+    seconds: u32,
+    machine: &Machine,
+    socket: &Path,
+    (bytes, depth): (&str, u32),
+) -> Result<f64, Error> {
     let mut command = machine.command("fio");
     command.args(["--name=reads", "--ioengine=nbd", "--output-format=json", "--eta=never", "--thread"]);
-    command.args(["--rw=randread", "--time_based", "--runtime=2", "--ramp_time=0.3", "--size=32M"]);
+    command.args(["--rw=randread", "--time_based", "--ramp_time=0.3", "--size=32M"]);
     command.arg(format!("--uri=nbd+unix:///?socket={}", socket.display()));
-    command.args([format!("--bs={bytes}"), format!("--iodepth={depth}")]);
+    command.args([format!("--bs={bytes}"), format!("--iodepth={depth}"), format!("--runtime={seconds}")]);
     let told = run(command)?;
     // It says before that it is connected.
     let report = json(&told[told.find('{').unwrap_or(0)..])?;

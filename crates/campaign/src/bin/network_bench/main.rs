@@ -9,6 +9,7 @@ mod mptcp;
 mod notices;
 mod shaped;
 mod share;
+mod spoiled;
 
 use campaign::Error;
 use campaign::causeway::binary;
@@ -45,7 +46,7 @@ struct Case {
     measure: fn(usize) -> Result<Vec<Round>, Error>,
 }
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 10] = [
     Case {
         id: "notice-8-nodes",
         unit: "us",
@@ -80,11 +81,27 @@ const CASES: [Case; 8] = [
         measure: shaped::measure,
     },
     Case {
+        id: "one-rail-loses-5-percent",
+        unit: "MB/s",
+        peer: "the good rail alone",
+        target: Target::AtLeast(0.95),
+        rounds: 5,
+        measure: spoiled::loss,
+    },
+    Case {
+        id: "one-rail-takes-20-ms",
+        unit: "MB/s",
+        peer: "the good rail alone",
+        target: Target::AtLeast(0.95),
+        rounds: 5,
+        measure: spoiled::delay,
+    },
+    Case {
         id: "beside-tcp-100-mbit",
         unit: "MB/s",
-        peer: "TCP",
+        peer: "TCP (CUBIC)",
         target: Target::Around(2.0),
-        rounds: 5,
+        rounds: 3,
         measure: share::measure,
     },
     Case {
