@@ -637,7 +637,7 @@ mod tests {
                 let number = path.take_number();
                 path.record(now, number, BYTES, Carried::default());
             }
-            now = now + Duration::from_millis(20);
+            now += Duration::from_millis(20);
             let all = ranges(&[(first + u64::from(first_is_lost), path.next_number() - 1)]);
             path.handle_ack(now, &all, Duration::ZERO, &mut |_| {});
             path.detect_loss(now, &mut |_| {});
