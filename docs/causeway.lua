@@ -70,7 +70,7 @@ field("bytes", "handshake.mark", "Mark")
 field("bytes", "handshake.cookie_mark", "Mark made with a cookie")
 field("bytes", "cookie.nonce", "Nonce")
 field("uint8", "information.form", "Form")
-field("uint8", "information.role", "Role", base.DEC, { [0] = "node" })
+field("uint8", "information.role", "Role", base.DEC, { [0] = "node", [1] = "switch" })
 field("uint16", "information.interval", "Seconds until the next one")
 field("bytes", "information.key", "Public key")
 field("uint32", "information.base", "First domain")
@@ -85,6 +85,9 @@ field("uint64", "information.bytes", "Bytes")
 field("bool", "information.read_only", "Read-only", 8, nil, 1)
 field("bool", "information.lent", "Lent", 8, nil, 2)
 field("bytes", "information.lent_to", "Lent to")
+field("bytes", "information.member", "Shows that it has the group key")
+field("bytes", "information.proof", "Proof of the notice")
+field("bytes", "information.port", "Takes frames at")
 field("bytes", "cookie.sealed", "Sealed cookie")
 field("uint64", "status.committed", "Committed below")
 field("uint64", "status.posted_headers", "Credits: posted headers")
@@ -478,6 +481,13 @@ local function add_information(tree, tvb)
             tree:add(fields["information.read_only"], tvb(at + 40, 1))
             tree:add(fields["information.lent"], tvb(at + 40, 1))
             tree:add(fields["information.lent_to"], tvb(at + 41, NODE_BYTES))
+        elseif what == 3 and len == TAG_BYTES then
+            add_all(tree, tvb, at, "information.member", TAG_BYTES)
+        elseif what == 4 and len == NODE_BYTES + 2 + TAG_BYTES then
+            add_all(tree, tvb, at, "notice.node", NODE_BYTES, "notice.rail", 1, "notice.cause", 1,
+                "information.proof", TAG_BYTES)
+        elseif what == 5 and len == 28 then
+            add_all(tree, tvb, at, "information.port", 28)
         end
         at = at + len
     end

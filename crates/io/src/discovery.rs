@@ -14,7 +14,7 @@ use std::time::{Duration, Instant as SystemInstant};
 
 use base::Instant;
 use base::ids::{DomainBlock, Group, Incarnation, NodeId, RailId};
-use node::information::{Announcer, INFORMATION_MAX, Item, write};
+use node::information::{Announcer, INFORMATION_MAX, Item, Role, write};
 use node::{ANNOUNCE_EVERY, Address, GroupKey, MAX_RAILS, Name, Neighbour, Neighbourhood, Notice, PublicKey};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
@@ -58,6 +58,7 @@ impl Said {
     /// Who says it in a frame of this number.
     fn on(&self, rail: RailId, group: Group, number: u64) -> Announcer {
         Announcer {
+            role: Role::Node,
             key: self.key,
             domains: self.domains,
             name: self.name,

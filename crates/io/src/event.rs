@@ -626,8 +626,8 @@ events! {
     => "behind port {port} is {peer} now, as {node} has said"
 
     /// A switch does not do what was asked of it over its channel of control.
-    Warning "control-refused" ControlRefused { node: String, why: String, others: u64 }
-    => "{node} is refused what it asks of this switch: {why} ({others} others since the last one)"
+    Warning "control-refused" ControlRefused { node: String, why: String, others: Others }
+    => "{node} is refused what it asks of this switch: {why}"
 
     /// A port is not heard, and the one that stands by for it is.
     Warning "switch-standby" SwitchStandby { port: String, standby: String }

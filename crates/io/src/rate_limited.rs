@@ -15,13 +15,8 @@ pub struct RateLimited {
 }
 
 impl RateLimited {
-    /// Whether the line is to be said now, and then how many others were not since the last one.
-    pub fn may_speak(&mut self) -> Option<u64> {
-        self.count(Instant::now())
-    }
-
     /// Calls `speak` if the line is to be said, with the number of `others` since the last one, if there were any.
-    pub(crate) fn say(&mut self, speak: impl FnOnce(Option<NonZero<u64>>)) {
+    pub fn say(&mut self, speak: impl FnOnce(Option<NonZero<u64>>)) {
         if let Some(others) = self.count(Instant::now()) {
             speak(NonZero::new(others));
         }

@@ -15,9 +15,9 @@ use pcie::{
 
 use crate::cipher::Cipher;
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, Prefix, Route, TAG_LEN};
-use crate::information;
+use crate::information::{self, Announcer, Item, Role};
 use crate::name::Name;
-use crate::notice::{Notice, NoticeCause};
+use crate::notice::{GroupKey, Notice, NoticeCause};
 use crate::pair::{Control, FunctionId, OpenRefusal, What, Wish};
 use crate::path::AckRanges;
 use crate::proof::PROOF_LEN;
@@ -197,7 +197,21 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("records", sealed(&control, &Seal::shm(&SECRET), write_records)),
         ("tlps", sealed(&header(Kind::Sealed, 5), &seal(Cipher::Crc32c), write_tlps)),
         ("information", information::write(&information::tests::announcer(), &information::tests::items()).0),
+        ("notice", notice_to_all()),
+        ("switch", information_of_a_switch()),
     ]
+}
+
+fn notice_to_all() -> Vec<u8> {
+    let (announcer, key) = (information::tests::announcer(), GroupKey::new(&[7; GroupKey::BYTES]));
+    let notice = Notice { node: NodeId([0x6b; _]), rail: RailId::ALL[2], cause: NoticeCause::Carrier };
+    let member = Item::Member(key.mark(announcer.key.id()));
+    information::write(&announcer, &[member, Item::Notice(notice, key.proof(&announcer, &notice))]).0
+}
+
+fn information_of_a_switch() -> Vec<u8> {
+    let announcer = Announcer { role: Role::Switch, ..information::tests::announcer() };
+    information::write(&announcer, &[Item::Port([0x6c; _]), Item::Port([0x6d; _])]).0
 }
 
 /// As they stand in the file, before the fields.

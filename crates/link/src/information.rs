@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! header  kind 6; to domain 0, which is nobody's; packet number: counts up
-//! body    0 form, 1    1 role    2 seconds until the next one    4 public key    36 base and limit of the domains
-//!         44 name      76 items, each: tag, length, value
+//! body    0 form, 1    1 role: 0 a node, 1 a switch    2 seconds until the next one    4 public key
+//!         36 base and limit of the domains    44 name      76 items, each: tag, length, value
 //! tag     a digest: it finds a slip, and proves nothing
 //! ```
 //!
 //! What it says of itself is a claim. It tells where to call; that it is that node is shown by the handshake, whose key
 //! comes from a loan line. A frame is whole in itself: what does not fit into one is in others, and what is not heard
 //! again is forgotten. Items of unknown tags are skipped.
+//!
+//! A switch says the same of itself to whoever is directly behind its ports, from domain 0: other switches pass nothing
+//! on that comes from nobody.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base::frame::{Prefix, ROUTE, Route};
@@ -31,12 +34,25 @@ const RAIL: u8 = 1;
 const FUNCTION: u8 = 2;
 const MEMBER: u8 = 3;
 const NOTICE: u8 = 4;
+const PORT: u8 = 5;
 const READ_ONLY: u8 = 1;
 const LENT: u8 = 2;
+
+/// What somebody is that says something of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Role {
+    /// It lends or borrows.
+    #[default]
+    Node,
+    /// It forwards frames.
+    Switch,
+}
 
 /// Who says something of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Announcer {
+    /// What it is.
+    pub role: Role,
     /// Its key: whoever has it can call.
     pub key: PublicKey,
     /// Its domains.
@@ -80,6 +96,8 @@ pub enum Item {
         /// Who has it now.
         lent_to: Option<NodeId>,
     },
+    /// It is a switch, and takes frames here, as `io` writes addresses.
+    Port([u8; ADDRESS_BYTES]),
     /// It has this [group key](crate::GroupKey::mark), and hears notices to all.
     Member([u8; PROOF_BYTES]),
     /// A rail seems to have failed, and it has the [group key](crate::GroupKey::proof).
@@ -127,7 +145,11 @@ struct RawNotice {
 
 /// Writes an information frame with as many of `items` as fit, and says how many that are.
 pub fn write(announcer: &Announcer, items: &[Item]) -> (Vec<u8>, usize) {
-    let source = Prefix { rail: announcer.rail, domain: announcer.domains.node() };
+    let (role, domain) = match announcer.role {
+        Role::Node => (0, announcer.domains.node()),
+        Role::Switch => (1, DomainId(0)),
+    };
+    let source = Prefix { rail: announcer.rail, domain };
     let header = Header {
         kind: Kind::Information,
         key_id: 0,
@@ -147,7 +169,7 @@ pub fn write(announcer: &Announcer, items: &[Item]) -> (Vec<u8>, usize) {
     header.write(&mut frame);
     let head = RawHead {
         form: FORM,
-        role: 0,
+        role,
         interval_s: announcer.interval_s.into(),
         key: announcer.key.0,
         base: announcer.domains.base().into(),
@@ -172,6 +194,7 @@ pub fn write(announcer: &Announcer, items: &[Item]) -> (Vec<u8>, usize) {
                     RawFunction { name, bytes: bytes.into(), flags, lent_to }.as_bytes(),
                 );
             }
+            Item::Port(address) => push(&mut frame, PORT, &address),
             Item::Member(mark) => push(&mut frame, MEMBER, &mark),
             Item::Notice(Notice { node, rail, cause }, proof) => {
                 let raw = RawNotice { node: node.0, rail: rail.get(), cause: cause.code(), proof };
@@ -218,10 +241,15 @@ pub fn read(frame: &[u8]) -> Option<(Announcer, Vec<Item>)> {
     let (base, len) = (head.base.get(), head.len.get());
     // A node that nobody has given domains has those around the hash of its key, of which its own is not the first.
     let derived = DomainBlock::of(key.id());
-    let is_derived = (derived.base(), derived.len()) == (base, len) && header.source.domain == derived.node();
+    let role = match head.role {
+        0 => Role::Node,
+        1 => Role::Switch,
+        _ => return None,
+    };
+    let is_from = |domain| header.source.domain == if role == Role::Switch { DomainId(0) } else { domain };
+    let is_derived = (derived.base(), derived.len()) == (base, len) && is_from(derived.node());
     let domains = if is_derived { derived } else { DomainBlock::new(base, len)? };
-    let is_its_own = header.source.domain == domains.node() && head.interval_s.get() > 0;
-    if head.form != FORM || head.role != 0 || !is_its_own {
+    if head.form != FORM || !is_from(domains.node()) || head.interval_s.get() == 0 {
         return None;
     }
     let mut items = Vec::new();
@@ -231,12 +259,14 @@ pub fn read(frame: &[u8]) -> Option<(Announcer, Vec<Item>)> {
         items.extend(match *tag {
             RAIL => Some(read_rail(value)?),
             FUNCTION => Some(read_function(value)?),
+            PORT => Some(Item::Port(value.try_into().ok()?)),
             MEMBER => Some(Item::Member(value.try_into().ok()?)),
             NOTICE => Some(read_notice(value)?),
             _ => None,
         });
     }
     let announcer = Announcer {
+        role,
         key,
         domains,
         name: Name::from_bytes(head.name),
@@ -281,6 +311,7 @@ pub(crate) mod tests {
     pub(crate) fn announcer() -> Announcer {
         let key = NodeKey::new([5; KEY_BYTES]).public();
         Announcer {
+            role: Role::Node,
             key,
             domains: DomainBlock::of(key.id()),
             name: Name::new("store1"),
@@ -311,6 +342,24 @@ pub(crate) mod tests {
         // With domains that it was given.
         let given = Announcer { domains: DomainBlock::new(4096, 16).unwrap(), ..announcer() };
         assert_eq!(read(&write(&given, &[]).0), Some((given, Vec::new())));
+    }
+
+    #[test]
+    fn a_switch_speaks_from_nobodys_domain_and_a_node_does_not() {
+        let switch = Announcer { role: Role::Switch, ..announcer() };
+        let items = [Item::Port([6; ADDRESS_BYTES]), Item::Port([7; ADDRESS_BYTES])];
+        let (frame, _) = write(&switch, &items);
+        assert_eq!(read(&frame), Some((switch, items.to_vec())));
+        assert_eq!(Header::parse(&frame).unwrap().source.domain, DomainId(0));
+        // The role of the one with the domain of the other.
+        for (announcer, other) in [(switch, 0), (self::announcer(), 1)] {
+            let mut frame = write(&announcer, &items).0;
+            frame[HEADER_LEN + 1] = other;
+            frame.truncate(frame.len() - TAG_LEN);
+            let tag = tag(&frame);
+            frame.extend_from_slice(&tag);
+            assert_eq!(read(&frame), None);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use base::ids::{Group, Incarnation, NodeId, RailId};
 use base::{Bucket, Instant};
-use link::information::{Announcer, Item, read};
+use link::information::{Announcer, Item, Role, read};
 use link::{GroupKey, Name, Notice, PublicKey};
 
 use crate::{Address, MAX_RAILS};
@@ -28,6 +28,8 @@ pub const NODES_MAX: usize = 4096;
 /// Most functions of one of them, and of all.
 const FUNCTIONS_MAX: usize = 256;
 const ALL_FUNCTIONS_MAX: usize = 16_384;
+/// Most addresses of a switch.
+const PORTS_MAX: usize = 64;
 /// Notices to all that are heeded at once, and after what time there may be one more. What is not heeded costs time
 /// only.
 const NOTICES: u32 = 64;
@@ -36,6 +38,8 @@ const NOTICE_EVERY: Duration = Duration::from_millis(10);
 /// A node that was heard.
 #[derive(Clone, Debug)]
 pub struct Neighbour {
+    /// What it says it is.
+    pub role: Role,
     /// Whom it says it is.
     pub key: PublicKey,
     /// What it calls itself.
@@ -52,6 +56,8 @@ pub struct Neighbour {
     pub heard_on: [Option<Instant>; MAX_RAILS],
     /// Its rails, by id.
     pub rails: [Option<NeighbourRail>; MAX_RAILS],
+    /// Where it takes frames, if it is a switch, each with when that was heard.
+    pub ports: Vec<(Address, Instant)>,
     /// What it lends.
     pub functions: BTreeMap<(Group, [u8; 32]), NeighbourFunction>,
     /// Two who differ say that they are it, heard as late as this.
@@ -239,6 +245,7 @@ impl Neighbourhood {
         for it in self.nodes.values_mut() {
             let limit = it.interval * PATIENCE;
             it.functions.retain(|_, function| now.since(function.heard) <= limit);
+            it.ports.retain(|(_, heard)| now.since(*heard) <= limit);
             for rail in &mut it.rails {
                 rail.take_if(|rail| now.since(rail.heard) > limit);
             }
@@ -251,6 +258,7 @@ impl Neighbourhood {
 impl Neighbour {
     fn new(now: Instant, announcer: &Announcer) -> Self {
         Self {
+            role: announcer.role,
             key: announcer.key,
             name: announcer.name,
             domains: (announcer.domains.base(), announcer.domains.len()),
@@ -259,6 +267,7 @@ impl Neighbour {
             heard: now,
             heard_on: [None; MAX_RAILS],
             rails: [None; MAX_RAILS],
+            ports: Vec::new(),
             functions: BTreeMap::new(),
             contested: None,
             member: None,
@@ -271,7 +280,8 @@ impl Neighbour {
         if self.is_over(now, self.heard) {
             self.since = now;
         }
-        (self.name, self.incarnation, self.heard) = (announcer.name, announcer.incarnation, now);
+        (self.role, self.name) = (announcer.role, announcer.name);
+        (self.incarnation, self.heard) = (announcer.incarnation, now);
         self.domains = (announcer.domains.base(), announcer.domains.len());
         self.interval = Duration::from_secs(announcer.interval_s.clamp(1, INTERVAL_MAX).into());
         self.heard_on[rail.index()] = Some(now);
@@ -315,6 +325,14 @@ impl Neighbour {
                 let function = NeighbourFunction { name, bytes, read_only, lent_to, heard: now };
                 self.functions.insert(key, function);
             }
+            Item::Port(address) => {
+                let Some(address) = place(address) else { return };
+                if let Some((_, heard)) = self.ports.iter_mut().find(|(known, _)| *known == address) {
+                    *heard = now;
+                } else if self.ports.len() < PORTS_MAX {
+                    self.ports.push((address, now));
+                }
+            }
             // They are of the group.
             Item::Member(_) | Item::Notice(..) => {}
         }
@@ -341,6 +359,7 @@ mod tests {
         secret[1..3].copy_from_slice(&number.to_le_bytes());
         let key = NodeKey::new(secret).public();
         Announcer {
+            role: Role::Node,
             key,
             domains: DomainBlock::of(key.id()),
             name: Name::new(&format!("node{number}")),
@@ -358,6 +377,27 @@ mod tests {
 
     fn function(name: &str) -> Item {
         Item::Function { name: Name::new(name), bytes: 512, read_only: false, lent_to: None }
+    }
+
+    #[test]
+    fn a_switch_is_heard_with_the_addresses_where_it_takes_frames() {
+        let mut known = Neighbourhood::new(at(0), NodeId::default(), None);
+        let switch = Announcer { role: Role::Switch, ..announcer(1) };
+        let ports =
+            |range: core::ops::Range<u8>| range.map(|port| Item::Port([port; 28])).collect::<Vec<_>>();
+        assert!(hear(&mut known, 0, &switch, &ports(1..20)));
+        hear(&mut known, 14_000, &switch, &ports(10..30));
+        let count = |known: &mut Neighbourhood, ms| {
+            let all: Vec<_> = known.nodes(at(ms)).map(|(_, it)| (it.role, it.ports.len())).collect();
+            all
+        };
+        assert_eq!(count(&mut known, 14_000), [(Role::Switch, 29)]);
+        // Of what was not said again nothing is left.
+        assert_eq!(count(&mut known, 16_000), [(Role::Switch, 20)]);
+        for round in 0..10 {
+            hear(&mut known, 16_000, &switch, &ports(20 * round..20 * round + 20));
+        }
+        assert_eq!(count(&mut known, 16_000), [(Role::Switch, PORTS_MAX)]);
     }
 
     fn hear(neighbourhood: &mut Neighbourhood, ms: u64, announcer: &Announcer, items: &[Item]) -> bool {

@@ -8,6 +8,7 @@ use campaign::process::{poll_until, run, run_to_end};
 use campaign::world::{Machine, Mesh};
 use campaign::{gate, scale};
 use serde_json::Value;
+use std::process::Command;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -185,9 +186,14 @@ fn x_what_is_forged_or_no_frame_is_dropped_counted_and_said_once() {
     let _place = gate::waits();
     let mesh = Mesh::new(4, 1).unwrap();
     let [left, right, mallory, middle] = mesh.machines() else { panic!("four machines") };
-    let text = port("left", &at(middle, 0), &at(left, 0), "domains = [\"16/16\"]")
-        + &port("right", &at(middle, 0), &at(right, 0), "domains = [\"32/16\"]")
-        + &port("mallory", &at(middle, 0), &at(mallory, 0), "domains = [\"48/16\"]")
+    // What leaves is to be counted, so the switch itself says nothing.
+    let behind = |name: &str, machine: &Machine, domains: &str| {
+        let rest = format!("domains = [\"{domains}\"]\nannounce = false");
+        port(name, &at(middle, 0), &at(machine, 0), &rest)
+    };
+    let text = behind("left", left, "16/16")
+        + &behind("right", right, "32/16")
+        + &behind("mallory", mallory, "48/16")
         + "[[multicast]]\nname = \"all\"\ndomains = [\"100/1\"]\nports = [\"left\", \"right\", \"mallory\"]\n";
     let mut switch = start(middle, "s", &text);
     let send = |port: &str, forged: &str, victim: &str| {
@@ -233,6 +239,56 @@ fn x_what_is_forged_or_no_frame_is_dropped_counted_and_said_once() {
     let log = std::fs::read_to_string(switch.log()).unwrap();
     let said = log.lines().filter(|line| line.contains("source is outside of the port's ranges")).count();
     assert_eq!(said, 1, "once for each reason:\n{log}");
+}
+
+/// A copy of a node's state folder, behind another port, has the prefix of the first: nothing that it says is passed on.
+#[test]
+fn x_of_two_nodes_with_one_prefix_the_one_at_its_port_is_heard() {
+    let _place = gate::waits();
+    let mesh = Mesh::new(4, 1).unwrap();
+    let [left, right, third, middle] = mesh.machines() else { panic!("four machines") };
+    let behind = |name: &str, machine: &Machine, node: &str| {
+        port(name, &at(middle, 0), &at(machine, 0), &format!("nodes = [\"{}\"]", id(machine, node)))
+    };
+    let text = behind("left", left, "borrower")
+        + &behind("right", right, "store")
+        + &behind("third", third, "other");
+    let mut switch = start(middle, "s", &text);
+    let by_switch =
+        |machine: &Machine| ["--listen".to_owned(), at(machine, 0), "--switch".to_owned(), at(middle, 0)];
+    let lend = |machine: &Machine| {
+        let words = by_switch(machine);
+        Lender::start_as(machine, "store", &["ram:16M"], &words.each_ref().map(String::as_str)).unwrap()
+    };
+    let mut lender = lend(right);
+    let words = by_switch(left);
+    let mut borrower =
+        Borrower::start(left, &lender.lines[0], &words.each_ref().map(String::as_str)).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, 1), 8).unwrap();
+    load.wait_done(200, LONG).unwrap();
+
+    let mut command = Command::new("cp");
+    command.arg("-r").arg(right.dir().join("state/store")).arg(third.dir().join("state/store"));
+    run(command).unwrap();
+    let mut copy = lend(third);
+    let of = |machine: &Machine| status(machine, "store").unwrap()["node"]["id"].clone();
+    assert_eq!(of(third), of(right));
+    poll_until("what the copy says to be dropped", LONG, || {
+        Ok((number(&port_of(middle, "s", "third")["dropped"], "/forged_source")? > 2).then_some(()))
+    })
+    .unwrap();
+    kill_card(right, "store", LONG).unwrap();
+    load.wait_done(500, LONG).unwrap();
+    let port = port_of(middle, "s", "third");
+    assert_eq!(port["received_frames"], port["dropped"]["forged_source"], "{port}");
+    assert_eq!(number(&status(third, "store").unwrap(), "/counters/handshakes").unwrap(), 0);
+    load.stop_whole(&borrower.socket).unwrap();
+    for node in [&mut borrower.process, &mut copy.process, &mut lender.process, &mut switch] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+    let log = std::fs::read_to_string(switch.log()).unwrap();
+    let said = log.lines().filter(|line| line.contains("at port third are dropped"));
+    assert_eq!(said.count(), 1, "once:\n{log}");
 }
 
 #[test]

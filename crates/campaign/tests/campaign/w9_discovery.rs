@@ -269,9 +269,16 @@ fn w7_w9_nodes_behind_a_switch_know_of_each_other_and_of_what_is_dead() {
     let loans = known["loans"].as_array().unwrap();
     let loan = loans.iter().find(|loan| loan["function"] == function).unwrap();
     assert_eq!((&loan["lender"], &loan["borrower"]), (&store["node"], &own), "{known}");
-    let switches = known["switches"].as_array().unwrap();
-    let addresses: Vec<&str> = switches.iter().map(|it| it["address"].as_str().unwrap()).collect();
-    assert_eq!(addresses, [at(middle, 0), at(middle, 1)], "{known}");
+    // The switch says who it is: its two addresses are those of one.
+    let its_id = status(middle, "s").unwrap()["node"]["id"].clone();
+    let it = hears(third, "watcher", "s", |it| it["role"] == "switch");
+    let both = serde_json::json!([at(middle, 0), at(middle, 1)]);
+    assert_eq!((&it["node"], &it["ports"], &it["functions"]), (&its_id, &both, &serde_json::json!([])));
+    let known: Value = serde_json::from_str(&topo(third, "watcher", "json")).unwrap();
+    let [one] = &known["switches"].as_array().unwrap()[..] else { panic!("{known}") };
+    assert_eq!((&one["name"], &one["id"], &one["addresses"]), (&"s".into(), &it["node"], &both), "{known}");
+    assert_eq!(one["nodes"].as_array().unwrap().len(), 3, "{known}");
+    assert!(known["nodes"].as_array().unwrap().iter().all(|node| node["name"] != "s"), "{known}");
     let linked: Value = serde_json::from_str(&topo(left, "guest", "json")).unwrap();
     let link = &linked["links"][0];
     assert_eq!((&link["to"], &link["switch"]), (&store["node"], &at(middle, 0).into()), "{linked}");

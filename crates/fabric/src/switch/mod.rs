@@ -16,7 +16,8 @@
 //!
 //! Information frames name no destination: each leaves by all ways of the partition but the one that it came by, if it
 //! has come by the port in use toward its source, so that of two ports that lead to the same one only passes it on. A
-//! port takes [`INFORMATION_BURST`] of them at once, and then one each [`INFORMATION_EVERY`].
+//! port takes [`INFORMATION_BURST`] of them at once, and then one each [`INFORMATION_EVERY`]. One whose source is no
+//! domain either is what another switch says of itself: it is for whoever it was sent to, and goes no further.
 //!
 //! So no more frames leave than come, but for these and for multicast: at most one for each other port of the
 //! partition.
@@ -65,6 +66,8 @@ pub const INFORMATION_EVERY: Duration = Duration::from_millis(1);
 pub enum Decision {
     /// It leaves nowhere, and was counted.
     Drop(Reason),
+    /// It leaves nowhere: it was for this switch.
+    Take,
     /// It leaves by this port.
     Forward(PortId),
     /// It leaves by each of these, among which is not the one that it came in by.
@@ -128,6 +131,9 @@ impl Switch {
         let partition = self.table.partition_of(port);
         if !partition.groups.contains(header.group) {
             return Err(Reason::ForeignGroup);
+        }
+        if header.kind == INFORMATION && (header.source | header.destination) & DOMAIN_BITS == 0 {
+            return Ok(Decision::Take);
         }
         let home = match partition.find(header.source) {
             Some(Target::Port(home)) if self.table.is_way(home, port) => home,

@@ -63,6 +63,12 @@ impl GroupSet {
     pub fn contains(&self, group: Group) -> bool {
         self.0.get(usize::from(group.0) / 64).is_some_and(|word| word >> (group.0 % 64) & 1 == 1)
     }
+
+    /// The one with the least number.
+    pub fn first(&self) -> Option<Group> {
+        let (at, word) = (0..).zip(self.0.iter()).find(|(_, word)| **word != 0)?;
+        Some(Group(64 * at + word.trailing_zeros() as u16))
+    }
 }
 
 impl fmt::Debug for GroupSet {
@@ -372,6 +378,11 @@ impl Table {
     /// The port that this one stands by for.
     pub fn stands_by_for(&self, port: PortId) -> Option<PortId> {
         self.ports[port.index()].standby_for
+    }
+
+    /// The first group that may pass at a port, if any may.
+    pub fn first_group(&self, port: PortId) -> Option<Group> {
+        self.partition_of(port).groups.first()
     }
 
     pub(super) fn partition_of(&self, port: PortId) -> &Partition {

@@ -207,6 +207,10 @@ impl Script {
                     writeln!(text, "{} drops: {}", self.name(&name, port), reason.name()).unwrap();
                     continue;
                 }
+                Decision::Take => {
+                    writeln!(text, "{} takes it", self.name(&name, port)).unwrap();
+                    continue;
+                }
                 Decision::Forward(way) => vec![way],
                 Decision::Copy(ways) => ways.iter().collect(),
             };
@@ -452,11 +456,13 @@ fn check(switch: &mut Switch, port: PortId, mut bytes: Vec<u8>) -> Result<(), Te
     let (received, dropped) = count(switch);
     let decision = switch.forward(Instant::ZERO, port, &mut bytes);
     let ways: PortSet = match decision {
-        Decision::Drop(_) => PortSet::default(),
+        Decision::Drop(_) | Decision::Take => PortSet::default(),
         Decision::Forward(way) => [way].into_iter().collect(),
         Decision::Copy(ways) => ways,
     };
-    prop_assert_eq!(count(switch), (received + 1, dropped + u64::from(ways.is_empty())));
+    let is_dropped = matches!(decision, Decision::Drop(_));
+    prop_assert_eq!(count(switch), (received + 1, dropped + u64::from(is_dropped)));
+    prop_assert!(is_dropped || !ways.is_empty() || (before[1] == INFORMATION && decision == Decision::Take));
     prop_assert!(!ways.contains(port) && ways.len() < switch.table().ports().count());
     let red = |port: PortId| port.index() < 4;
     prop_assert!(ways.iter().all(|way| red(way) == red(port)), "partitions are apart");

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use base::Instant;
+use base::ids::Group;
 use node::switch::{
     Decision, MAX_PORTS, PortCounters, PortId, Reason, Switch as Core, Table, congestion, mark,
 };
@@ -62,6 +63,8 @@ pub struct Place {
     pub door: usize,
     /// Whoever is behind it; `None`: nobody has said so yet, and nothing passes.
     pub peer: Option<RailAddress>,
+    /// The switch says there who it is.
+    pub announces: bool,
 }
 
 /// A switch with its sockets.
@@ -223,7 +226,8 @@ impl Switch {
                 return;
             };
             match core.forward(at, ports[found].1, bytes) {
-                Decision::Drop(_) => {}
+                // Another switch says who it is: nobody here asks.
+                Decision::Drop(_) | Decision::Take => {}
                 Decision::Forward(port) => enqueue(core, exits, waiting, port, bytes),
                 Decision::Copy(ports) => {
                     ports.iter().for_each(|port| enqueue(core, exits, waiting, port, bytes));
@@ -244,7 +248,7 @@ impl Switch {
         let mut busy = false;
         let mut at = 0;
         while let Some(port) = waiting.get(at).copied() {
-            let Place { door, peer: Some(peer) } = places[port.index()] else {
+            let Place { door, peer: Some(peer), .. } = places[port.index()] else {
                 waiting.swap_remove(at);
                 continue;
             };
@@ -263,6 +267,27 @@ impl Switch {
             }
         }
         Ok(busy)
+    }
+
+    /// Sends whoever is behind the ports what `write` makes for the first group that may pass there.
+    ///
+    /// # Errors
+    /// What makes a socket useless.
+    pub fn announce(&mut self, write: &mut dyn FnMut(Group) -> Vec<Vec<u8>>) -> io::Result<()> {
+        let Self { core, places, exits, waiting, .. } = self;
+        let ports: Vec<PortId> = core.table().ports().map(|(port, ..)| port).collect();
+        let mut written: Vec<(Group, Vec<Vec<u8>>)> = Vec::new();
+        for (port, _) in
+            ports.into_iter().zip(places).filter(|(_, place)| place.announces && place.peer.is_some())
+        {
+            let Some(group) = core.table().first_group(port) else { continue };
+            let known = written.iter().position(|(of, _)| *of == group).unwrap_or_else(|| {
+                written.push((group, write(group)));
+                written.len() - 1
+            });
+            written[known].1.iter().for_each(|frame| enqueue(core, exits, waiting, port, frame));
+        }
+        self.send().map(drop)
     }
 
     /// Looks at interfaces and counters, and says what somebody should know.

@@ -42,7 +42,10 @@ fn world() -> World {
         let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &OPTIONS).unwrap();
         Door::new("door", Box::new(socket), None)
     };
-    let place = |(door, node): (usize, &Plain)| Place { door, peer: Some(node.local_addr().unwrap().into()) };
+    let place = |(door, node): (usize, &Plain)| {
+        let peer = Some(node.local_addr().unwrap().into());
+        Place { door, peer, announces: true }
+    };
     let places = [0, 1, 1].into_iter().zip(&nodes).map(place).collect();
     let switch = Switch::new(Table::new(spec).unwrap(), vec![door(), door()], places).unwrap();
     nodes.iter().for_each(|node| node.set_nonblocking(true).unwrap());

@@ -79,7 +79,7 @@ pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<St
         | Kind::Loans(LoansCase::IdleMemory, _)
         | Kind::AttachGap(_)
         | Kind::CutGap
-        | Kind::Forwarding(_) => None,
+        | Kind::Forwarding(..) => None,
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) enum Kind {
     /// The longest gap of a busy loan over two rails when one of them is cut, beside that without.
     CutGap,
     /// What a switch forwards, beside a loop that only copies.
-    Forwarding(super::forwarding::Measure),
+    Forwarding(super::forwarding::Between, super::forwarding::Measure),
 }
 
 impl Kind {

@@ -47,7 +47,7 @@ use attach_gap::AttachGap;
 use case::{Case, Drives, GuestCase, Kind, LoansCase, Medium, Traffic, Transport};
 use copy::Copies;
 use cut_gap::CutGap;
-use forwarding::Forwarding;
+use forwarding::{Between, Forwarding, Measure};
 use guests::{Guest, MapTimes, Memory};
 use idle::Idle;
 use loans::Loans;
@@ -185,7 +185,7 @@ impl Bench {
             Kind::Loans(what, transport) => self.loans(case, what, transport),
             Kind::AttachGap(transport) => self.attach_gap(case, transport),
             Kind::CutGap => self.cut_gap(case),
-            Kind::Forwarding(measure) => self.forwarding(case, measure),
+            Kind::Forwarding(between, measure) => self.forwarding(case, (between, measure)),
         }
     }
 
@@ -331,8 +331,8 @@ impl Bench {
         Ok(beside_ourselves(case, "the same without a cut", rounds))
     }
 
-    fn forwarding(&self, case: &Case, measure: forwarding::Measure) -> Result<CaseReport, Halt> {
-        let mut both = Forwarding::start(measure, &self.scratch, &self.interrupt)?;
+    fn forwarding(&self, case: &Case, what: (Between, Measure)) -> Result<CaseReport, Halt> {
+        let mut both = Forwarding::start(what, &self.scratch, &self.interrupt)?;
         let rounds = self.repeat(case, || both.round())?;
         both.stop()?;
         Ok(beside_ourselves(case, "a loop that only copies", rounds))

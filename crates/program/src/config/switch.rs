@@ -13,6 +13,7 @@
 //! nodes = ["9s3e..."]                 # ids of nodes (`causeway id`) that have no `domain_block`, and/or:
 //! domains = ["4096/16"]               # BASE/LEN: a node's `domain_block`, or those of all nodes behind a switch
 //! rails = [0]                         # of these rails; of all if left out
+//! announce = false                    # the switch does not say there who it is
 //!
 //! [[ports]]
 //! name = "up"
@@ -87,6 +88,7 @@ struct RawPort {
     #[serde(default)]
     default: bool,
     standby_for: Option<Spanned<String>>,
+    announce: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -135,6 +137,8 @@ pub struct SwitchPort {
     pub listen: Listen,
     /// Whoever is behind it; `None`: it will be told.
     pub peer: Option<RailAddress>,
+    /// The switch says there who it is.
+    pub announces: bool,
 }
 
 /// Why nobody can be behind a port there.
@@ -300,7 +304,7 @@ impl Check<'_> {
                 return None;
             }
         };
-        Some(SwitchPort { name, listen: listen?, peer })
+        Some(SwitchPort { name, listen: listen?, peer, announces: raw.announce.unwrap_or(true) })
     }
 
     fn peer(&mut self, raw: &Spanned<String>, listen: Option<&Listen>) -> Option<RailAddress> {

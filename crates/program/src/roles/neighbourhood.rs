@@ -7,7 +7,7 @@ use io::address::{Addresses, RailAddress};
 use io::agent::{Agent, Rail};
 use io::discovery::{Counts, Discovery, Said};
 use io::rail::ethernet::EthernetSocket;
-use node::information::Item;
+use node::information::{Item, Role};
 use node::{Address, Name, Neighbour};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -64,6 +64,7 @@ pub(super) fn peers(agent: &Agent, discovery: &mut Discovery) -> Peers {
         let is_heard =
             |rail: &&Rail| it.heard_on[rail.id.index()].is_some_and(|at| it.is_fresh(ago.now(), at));
         Peer {
+            role: if it.role == Role::Switch { "switch" } else { "node" }.to_owned(),
             name: it.name.to_string(),
             node: id.to_string(),
             domains: format!("{}/{}", it.domains.0, it.domains.1),
@@ -73,6 +74,7 @@ pub(super) fn peers(agent: &Agent, discovery: &mut Discovery) -> Peers {
             member: it.member.is_some_and(|at| it.is_fresh(ago.now(), at)),
             over: rails.iter().filter(is_heard).map(name).collect(),
             rails: it.rails.iter().enumerate().filter_map(|(at, rail)| Some(rail_of(at, (*rail)?))).collect(),
+            ports: it.ports.iter().map(|(address, _)| text_of(*address)).collect(),
             functions: it.functions.iter().map(|((group, _), it)| function_of(*group, it)).collect(),
         }
     };
@@ -88,14 +90,15 @@ pub(super) fn peers(agent: &Agent, discovery: &mut Discovery) -> Peers {
     }
 }
 
+fn text_of(address: Address) -> String {
+    RailAddress::try_from(address).map_or_else(|why| why.to_string(), |address| address.to_string())
+}
+
 fn rail_of(at: usize, rail: node::NeighbourRail) -> PeerRail {
-    let text = |address: Address| {
-        RailAddress::try_from(address).map_or_else(|why| why.to_string(), |address| address.to_string())
-    };
     PeerRail {
         rail: at as u8,
-        address: text(rail.address),
-        switch: rail.gateway.map(text),
+        address: text_of(rail.address),
+        switch: rail.gateway.map(text_of),
         state: if rail.is_up { "up" } else { "down" }.to_owned(),
     }
 }

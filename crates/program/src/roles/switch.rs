@@ -3,6 +3,7 @@
 //! It has a key and an id as a node has, and a control socket under its name. Nothing that it forwards needs the key: it
 //! is for a channel of its own, over which it can be told of its ports.
 
+mod announcement;
 mod control;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use io::event::Event;
 use io::switch::{Door, OPTIONS, Place, PortView, Switch};
 use node::switch::{Ownership, Reason};
 
+use self::announcement::Announcement;
 use self::control::{Control, Listed, Partitions};
 use super::signals::{Asked, Hangup, Signals};
 use super::{open_state, rails, serve};
@@ -47,7 +49,7 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
                 doors.len() - 1
             }
         };
-        places.push(Place { door, peer: port.peer });
+        places.push(Place { door, peer: port.peer, announces: port.announces });
     }
     let (table, listed) = (restored.unwrap_or(table), partitions.listed());
     let count = ports.len();
@@ -70,6 +72,7 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
     if let Some(url) = &url {
         crate::cli::print(&format!("{url}\n"))?;
     }
+    let mut announcement = Announcement::new(name.as_str(), &state, &switch);
     let mut looked = Instant::now();
     let mut stop = false;
     loop {
@@ -78,6 +81,7 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
             continue;
         }
         looked = Instant::now();
+        announcement.turn(&mut switch).map_err(failed)?;
         stop |= matches!(signals.take(), Some(Asked::First | Asked::Again));
         if let Some(channel) = &channel {
             channel.turn(&mut switch);

@@ -30,6 +30,8 @@ pub struct Peers {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Peer {
+    /// `node` or `switch`.
+    pub role: String,
     /// Its name.
     pub name: String,
     /// Its id.
@@ -48,8 +50,17 @@ pub struct Peer {
     pub over: Vec<String>,
     /// Its own rails.
     pub rails: Vec<PeerRail>,
+    /// Where it takes frames, if it is a switch.
+    pub ports: Vec<String>,
     /// What it lends.
     pub functions: Vec<PeerFunction>,
+}
+
+impl Peer {
+    /// Whether it forwards frames, and lends and borrows nothing.
+    pub fn is_switch(&self) -> bool {
+        self.role == "switch"
+    }
 }
 
 /// A rail of a node that was heard.
@@ -99,13 +110,20 @@ pub fn render(peers: &Peers) -> String {
             let down = if rail.state == "up" { "" } else { " (down)" };
             format!("{}{down}", rail.address)
         };
+        let mark = match () {
+            () if peer.is_switch() => " (switch)",
+            () if peer.contested => " (contested)",
+            () => "",
+        };
+        let addresses: Vec<String> =
+            peer.rails.iter().map(address).chain(peer.ports.iter().cloned()).collect();
         vec![
-            shown(&peer.name) + if peer.contested { " (contested)" } else { "" },
+            shown(&peer.name) + mark,
             peer.node.clone(),
             age(peer.since_s),
             age(peer.heard_s),
             peer.over.join(", "),
-            peer.rails.iter().map(address).collect::<Vec<_>>().join(", "),
+            addresses.join(", "),
         ]
     };
     let rows: Vec<_> = peers.peers.iter().map(row).collect();
@@ -154,13 +172,20 @@ mod tests {
             functions: vec![function("nvme0", None), function("nvme1", Some("9s3e"))],
             ..Peer::default()
         };
+        let switch = Peer {
+            role: "switch".to_owned(),
+            name: "s1".to_owned(),
+            ports: vec!["10.0.0.9:7411".to_owned(), "10.0.1.9:7411".to_owned()],
+            ..Peer::default()
+        };
         let mut peers = Peers { node: "desk".to_owned(), ..Peers::default() };
         assert!(render(&peers).contains("none of its rails takes part"));
         peers.rails.push("rail0".to_owned());
         assert_eq!(render(&peers), "desk hears nobody on rail0\n");
-        peers.peers.push(peer);
+        peers.peers.extend([peer, switch]);
         let text = render(&peers);
         assert!(!text.contains('\u{1b}') && text.contains("store?[2J (contested)"), "{text}");
+        assert!(text.contains("s1 (switch)") && text.contains("10.0.0.9:7411, 10.0.1.9:7411"), "{text}");
         assert!(text.contains("5 min") && text.contains("10.0.0.2:7411 (down)"), "{text}");
         let lines: Vec<&str> = text.lines().filter(|line| line.contains("/nvme")).collect();
         assert!(lines[0].ends_with("nobody") && lines[1].ends_with("store?[2J"), "{text}");

@@ -1,7 +1,7 @@
 //! What one node knows of the fabric: the document of `topo -o json`, and the same for people and for Graphviz.
 //!
-//! Of nodes that it has loans with it knows how each rail is doing; of others what they say of themselves. Switches say
-//! nothing of themselves: one is known by the addresses that nodes send to.
+//! Of nodes that it has loans with it knows how each rail is doing; of others what they say of themselves. A switch says
+//! who it is to those behind its ports alone; others are known by the addresses that nodes send to.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ pub struct Topo {
     pub node: String,
     /// It, and all that it has to do with or hears.
     pub nodes: Vec<TopoNode>,
-    /// Ports of switches that these send to.
+    /// Switches that these send to.
     pub switches: Vec<TopoSwitch>,
     /// The rails from it to others.
     pub links: Vec<TopoLink>,
@@ -63,12 +63,18 @@ pub struct TopoRail {
     pub state: String,
 }
 
-/// A port of a switch.
+/// A switch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopoSwitch {
-    /// Its address, as nodes send to it.
+    /// Its id; `null`: it does not say who it is.
+    pub id: Option<String>,
+    /// Its name, if it has said it.
+    pub name: String,
+    /// The first of its addresses.
     pub address: String,
+    /// Those of its addresses that nodes send to. One that does not say who it is has a single one.
+    pub addresses: Vec<String>,
     /// The ids of those that do.
     pub nodes: Vec<String>,
 }
@@ -136,7 +142,7 @@ impl Topo {
             // One loan that is well shows that the node is.
             node.state = if node.state == "up" { "up" } else { state }.to_owned();
         }
-        for peer in &peers.peers {
+        for peer in peers.peers.iter().filter(|peer| !peer.is_switch()) {
             let node = nodes.entry(peer.node.clone()).or_default();
             node.name.clone_from(&peer.name);
             (node.heard_s, node.contested) = (Some(peer.heard_s), peer.contested);
@@ -161,7 +167,7 @@ impl Topo {
         Self {
             version: VERSION,
             node: status.node.name.clone(),
-            switches: switches(&nodes),
+            switches: switches(&nodes, &peers.peers),
             loans: loans(status, &peers.peers),
             dead: dead(&nodes, &links),
             nodes,
@@ -215,17 +221,33 @@ fn link_of(own: &str, rail: &Rail) -> TopoLink {
     }
 }
 
-fn switches(nodes: &[TopoNode]) -> Vec<TopoSwitch> {
-    let mut switches: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+/// Addresses that one switch says are its own are of that one.
+fn switches(nodes: &[TopoNode], peers: &[Peer]) -> Vec<TopoSwitch> {
+    let mut switches: BTreeMap<(Option<&str>, &str), TopoSwitch> = BTreeMap::new();
     for node in nodes {
         for address in node.rails.iter().filter_map(|rail| rail.switch.as_deref()) {
-            let behind = switches.entry(address).or_default();
-            if !behind.contains(&node.id) {
-                behind.push(node.id.clone());
+            let who = peers.iter().find(|peer| peer.is_switch() && peer.ports.iter().any(|it| it == address));
+            let key = who.map_or((None, address), |peer| (Some(peer.node.as_str()), ""));
+            let switch = switches.entry(key).or_insert_with(|| TopoSwitch {
+                id: who.map(|peer| peer.node.clone()),
+                name: who.map(|peer| peer.name.clone()).unwrap_or_default(),
+                address: address.to_owned(),
+                ..TopoSwitch::default()
+            });
+            for (list, new) in [(&mut switch.addresses, address), (&mut switch.nodes, node.id.as_str())] {
+                if !list.iter().any(|it| it == new) {
+                    list.push(new.to_owned());
+                }
             }
         }
     }
-    switches.into_iter().map(|(address, nodes)| TopoSwitch { address: address.to_owned(), nodes }).collect()
+    let mut switches: Vec<TopoSwitch> = switches.into_values().collect();
+    for switch in &mut switches {
+        switch.addresses.sort_unstable();
+        switch.address.clone_from(&switch.addresses[0]);
+    }
+    switches.sort_by(|a, b| a.address.cmp(&b.address));
+    switches
 }
 
 fn loans(status: &Status, peers: &[Peer]) -> Vec<TopoLoan> {
@@ -297,9 +319,12 @@ pub fn render(topo: &Topo) -> String {
     let rows: Vec<_> = topo.nodes.iter().map(row).collect();
     table(&mut text, &["NODE", "ID", "STATE", "HEARD", "RAILS"], &rows);
     let names = |ids: &[String]| ids.iter().map(|id| topo.name(id)).collect::<Vec<_>>().join(", ");
-    let rows: Vec<_> =
-        topo.switches.iter().map(|switch| vec![switch.address.clone(), names(&switch.nodes)]).collect();
-    table(&mut text, &["SWITCH AT", "NODES BEHIND IT"], &rows);
+    let row = |switch: &TopoSwitch| {
+        let name = if switch.name.is_empty() { "unknown".to_owned() } else { shown(&switch.name) };
+        vec![name, switch.addresses.join(", "), names(&switch.nodes)]
+    };
+    let rows: Vec<_> = topo.switches.iter().map(row).collect();
+    table(&mut text, &["SWITCH", "AT", "NODES BEHIND IT"], &rows);
     let row = |link: &TopoLink| {
         vec![
             link.rail.clone(),
@@ -352,9 +377,10 @@ pub fn render_dot(topo: &Topo) -> String {
         line(format!("{} [label={}{color}{style}];", quoted(&node.id), quoted(&label)));
     }
     for switch in &topo.switches {
-        let label = quoted(&format!("switch\n{}", switch.address));
+        let title = format!("switch {}", switch.name);
+        let label = quoted(&[title.trim_end(), &switch.addresses.join("\n")].join("\n"));
         line(format!("{} [label={label}, shape=diamond];", quoted(&switch.address)));
-        for (id, rail) in rails_to(topo, &switch.address) {
+        for (id, rail) in rails_to(topo, &switch.addresses) {
             let color = if rail.state == "down" { ", color=red, style=dashed" } else { "" };
             line(format!(
                 "{} -- {} [label={}{color}];",
@@ -379,10 +405,10 @@ pub fn render_dot(topo: &Topo) -> String {
     dot
 }
 
-/// The rails that send everything to the switch at this address, with their nodes.
-fn rails_to<'a>(topo: &'a Topo, address: &'a str) -> impl Iterator<Item = (&'a str, &'a TopoRail)> {
+/// The rails that send everything to the switch at these addresses, with their nodes.
+fn rails_to<'a>(topo: &'a Topo, at: &'a [String]) -> impl Iterator<Item = (&'a str, &'a TopoRail)> {
     let rails = topo.nodes.iter().flat_map(|node| node.rails.iter().map(|rail| (node.id.as_str(), rail)));
-    rails.filter(move |(_, rail)| rail.switch.as_deref() == Some(address))
+    rails.filter(move |(_, rail)| rail.switch.as_ref().is_some_and(|address| at.contains(address)))
 }
 
 /// A string of the dot language, of which others have chosen the text: what a line of it ends with is written out.

@@ -548,12 +548,13 @@ fn forward(core: &mut Switch, now: Instant, port: usize, frame: &mut Frame) -> R
     let before = count(core);
     let decision = core.forward(now, port, &mut frame.bytes);
     let after = count(core);
+    let is_dropped = matches!(decision, Decision::Drop(_));
     let ways: Vec<PortId> = match decision {
-        Decision::Drop(_) => Vec::new(),
+        Decision::Drop(_) | Decision::Take => Vec::new(),
         Decision::Forward(way) => vec![way],
         Decision::Copy(ways) => ways.iter().collect(),
     };
-    if after != (before.0 + 1, before.1 + u64::from(ways.is_empty())) || ways.contains(&port) {
+    if after != (before.0 + 1, before.1 + u64::from(is_dropped)) || ways.contains(&port) {
         return Err((
             "switch-counts",
             format!("{decision:?} at {port:?}: {before:?} before, {after:?} after"),

@@ -10,6 +10,7 @@ mod notices;
 mod shaped;
 mod share;
 mod spoiled;
+mod spread;
 
 use campaign::Error;
 use campaign::causeway::binary;
@@ -46,7 +47,7 @@ struct Case {
     measure: fn(usize) -> Result<Vec<Round>, Error>,
 }
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 13] = [
     Case {
         id: "notice-8-nodes",
         unit: "us",
@@ -56,6 +57,9 @@ const CASES: [Case; 10] = [
         rounds: 10,
         measure: notices::measure,
     },
+    simulated("notice-64-nodes", |rounds| spread::measure(64, rounds)),
+    simulated("notice-1024-nodes", |rounds| spread::measure(1024, rounds)),
+    simulated("notice-4096-nodes", |rounds| spread::measure(4096, rounds)),
     Case {
         id: "carrier-gap",
         unit: "ms",
@@ -129,6 +133,11 @@ const CASES: [Case; 10] = [
         measure: |rounds| ethernet::measure(rounds, ("64k", 16), true),
     },
 ];
+
+/// A notice to so many that their machines are simulated.
+const fn simulated(id: &'static str, measure: fn(usize) -> Result<Vec<Round>, Error>) -> Case {
+    Case { id, unit: "us", peer: "one frame to each", target: Target::AtMost(1.0), rounds: 21, measure }
+}
 
 fn main() -> ExitCode {
     match measure_all() {

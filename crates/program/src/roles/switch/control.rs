@@ -187,9 +187,9 @@ impl Partitions {
                 Reply::Done { partitions: self.listed.get() }
             }
             Err(why) => {
-                if let Some(others) = self.refused.may_speak() {
+                self.refused.say(|others| {
                     Event::ControlRefused { node: who.to_string(), why: why.clone(), others }.say();
-                }
+                });
                 Reply::Refused { why }
             }
         }

@@ -54,7 +54,10 @@ fn what_a_node_knows_is_put_together() {
     assert_eq!(states, [("desk", "self"), ("other", "heard"), ("store", "up")]);
     assert_eq!(topo.nodes[0].rails.len(), 2);
     let all = ["desk-id", "other-id", "store-id"].map(str::to_owned).to_vec();
-    assert_eq!(topo.switches, [TopoSwitch { address: "10.9.9.9:1".to_owned(), nodes: all }]);
+    let address = "10.9.9.9:1".to_owned();
+    let unknown =
+        TopoSwitch { addresses: vec![address.clone()], address, nodes: all, ..TopoSwitch::default() };
+    assert_eq!(topo.switches, [unknown]);
     let loans: Vec<_> = topo.loans.iter().map(|it| (it.function.as_str(), it.borrower.as_deref())).collect();
     assert_eq!(
         loans,
@@ -67,6 +70,41 @@ fn what_a_node_knows_is_put_together() {
     let json = serde_json::to_string(&topo).unwrap();
     assert!(json.starts_with(r#"{"version":1,"node":"desk""#), "{json}");
     assert_eq!(serde_json::from_str::<Topo>(&json).unwrap(), topo);
+}
+
+/// Two addresses that one switch says are its own, and one that nobody says anything of.
+#[test]
+fn a_switch_that_says_who_it_is_is_one() {
+    let peer = |name: &str, switch: &str| Peer {
+        name: name.to_owned(),
+        node: format!("{name}-id"),
+        rails: vec![PeerRail { switch: Some(switch.to_owned()), ..PeerRail::default() }],
+        ..Peer::default()
+    };
+    let switch = Peer {
+        role: "switch".to_owned(),
+        name: "s\u{1b}1".to_owned(),
+        node: "s1-id".to_owned(),
+        ports: ["10.9.0.2:1", "10.9.0.1:1", "10.9.0.3:1"].map(str::to_owned).into(),
+        ..Peer::default()
+    };
+    let all = [peer("a", "10.9.0.2:1"), peer("b", "10.9.0.1:1"), peer("c", "10.8.0.1:1"), switch];
+    let peers = Peers { peers: all.into(), ..Peers::default() };
+    let topo = Topo::new(&Status { rails: Vec::new(), ..example() }, &peers);
+    assert!(topo.nodes.iter().all(|node| node.id != "s1-id"), "it is no node");
+    let [other, known] = &topo.switches[..] else { panic!("{:?}", topo.switches) };
+    assert_eq!((other.id.as_deref(), other.nodes.as_slice()), (None, &["c-id".to_owned()][..]));
+    assert_eq!(known.id.as_deref(), Some("s1-id"));
+    assert_eq!((known.address.as_str(), known.addresses.len()), ("10.9.0.1:1", 2));
+    assert_eq!(known.nodes, ["a-id", "b-id"]);
+    let text = render(&topo);
+    assert!(
+        text.contains("s?1") && text.contains("10.9.0.1:1, 10.9.0.2:1") && text.contains("unknown"),
+        "{text}"
+    );
+    let dot = render_dot(&topo);
+    assert_eq!(dot.matches("shape=diamond").count(), 2, "{dot}");
+    assert_eq!(dot.matches("-- \"10.9.0.1:1\"").count(), 2, "{dot}");
 }
 
 #[test]

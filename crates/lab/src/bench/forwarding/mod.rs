@@ -3,8 +3,9 @@
 //!
 //! One thread sends and receives at both ends; the switch, or the loop, has another processor.
 
+mod ground;
+
 use std::io::IoSlice;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -13,14 +14,16 @@ use std::time::{Duration, Instant};
 use base::frame::{OVERHEAD, Prefix, RawHeader, Route, VERSION};
 use base::ids::{DomainId, Group, RailId};
 use io::address::RailAddress;
-use io::rail::udp::UdpSocket;
-use io::rail::{Datagram, RailOptions, RailSocket};
+use io::rail::{Datagram, RailSocket};
 use program::exit::Failure;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::core_to_core::round_trip_ns;
 use super::report::Round;
-use crate::local::{Halt, Interrupt, Node, Scratch, own_address};
+use crate::local::{Halt, Interrupt, Node, Scratch};
+
+pub(super) use ground::Between;
+use ground::{Ground, Port};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,24 +48,13 @@ const LIMIT: usize = 64;
 const LEFT: u32 = 16;
 const RIGHT: u32 = 32;
 
-/// Ports of the bench's address.
-#[derive(Clone, Copy)]
-enum Port {
-    Left = 7461,
-    Right,
-    SwitchLeft,
-    SwitchRight,
-    LoopLeft,
-    LoopRight,
-}
-
 /// The two ends, and what is between them.
 pub(super) struct Forwarding<'a> {
     measure: Measure,
-    ends: [UdpSocket; 2],
+    ends: [Box<dyn RailSocket>; 2],
     switch: Node,
     bare: Loop,
-    host: Ipv4Addr,
+    ground: Ground,
     rounds: u32,
     interrupt: &'a Interrupt,
     /// Dropped last: the switch lives there.
@@ -79,31 +71,26 @@ enum By {
 
 impl<'a> Forwarding<'a> {
     /// Starts the switch and the loop.
-    pub(super) fn start(measure: Measure, scratch: &Scratch, interrupt: &'a Interrupt) -> Result<Self, Halt> {
-        let host = own_address();
-        let at = |port: Port| SocketAddr::from((host, port as u16));
-        let bind = |port: Port| {
-            let options = RailOptions::default();
-            UdpSocket::bind(at(port), &options)
-                .map_err(|error| Failure::io(format_args!("cannot have {}", at(port)), &error))
-        };
+    pub(super) fn start(
+        (between, measure): (Between, Measure),
+        scratch: &Scratch,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self, Halt> {
+        let ground = Ground::new(between)?;
         let port = |name: &str, listen: Port, peer: Port, domain: u32| {
-            format!(
-                "[[ports]]\nname = '{name}'\nlisten = '{}'\npeer = '{}'\ndomains = ['{domain}/16']\n",
-                at(listen),
-                at(peer)
-            )
+            let keys = ground.keys(listen, peer);
+            format!("[[ports]]\nname = '{name}'\n{keys}domains = ['{domain}/16']\n")
         };
         let text = port("left", Port::SwitchLeft, Port::Left, LEFT)
             + &port("right", Port::SwitchRight, Port::Right, RIGHT);
         let scratch = Scratch::create_in(scratch.path(), "switch")?;
         let switch = Node::start_switch(&scratch, "switch", &text, interrupt)?;
         let bare = Loop::start([
-            (bind(Port::LoopLeft)?, at(Port::Left).into()),
-            (bind(Port::LoopRight)?, at(Port::Right).into()),
+            (ground.bind(Port::LoopLeft)?, ground.address(Port::Left)),
+            (ground.bind(Port::LoopRight)?, ground.address(Port::Right)),
         ])?;
-        let ends = [bind(Port::Left)?, bind(Port::Right)?];
-        Ok(Self { measure, ends, switch, bare, host, rounds: 0, interrupt, _scratch: scratch })
+        let ends = [ground.bind(Port::Left)?, ground.bind(Port::Right)?];
+        Ok(Self { measure, ends, switch, bare, ground, rounds: 0, interrupt, _scratch: scratch })
     }
 
     /// By the switch, and by the loop.
@@ -130,7 +117,7 @@ impl<'a> Forwarding<'a> {
             By::Switch => [Port::SwitchLeft, Port::SwitchRight],
             By::Loop => [Port::LoopLeft, Port::LoopRight],
         };
-        ports.map(|port| SocketAddr::from((self.host, port as u16)).into())
+        ports.map(|port| self.ground.address(port))
     }
 
     /// Frames in a second, from left to right.
@@ -216,7 +203,7 @@ struct Loop {
 
 impl Loop {
     /// Between two sockets, with whoever is at each.
-    fn start(mut sides: [(UdpSocket, RailAddress); 2]) -> Result<Self, Failure> {
+    fn start(mut sides: [(Box<dyn RailSocket>, RailAddress); 2]) -> Result<Self, Failure> {
         let ends = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&ends);
         let thread = std::thread::Builder::new().name("loop".to_owned()).spawn(move || {
@@ -250,7 +237,7 @@ impl Drop for Loop {
 }
 
 /// What has come at one side leaves by the other. Whether anything had.
-fn copy(sides: &mut [(UdpSocket, RailAddress); 2], from: usize) -> bool {
+fn copy(sides: &mut [(Box<dyn RailSocket>, RailAddress); 2], from: usize) -> bool {
     let (mut bytes, mut sizes) = (Vec::with_capacity(LIMIT * BYTES), Vec::with_capacity(LIMIT));
     let taken = sides[from].0.receive(LIMIT, &mut |_, frame| {
         bytes.extend_from_slice(frame);
