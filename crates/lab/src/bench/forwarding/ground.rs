@@ -98,16 +98,29 @@ fn at(host: Ipv4Addr, port: Port) -> SocketAddr {
     SocketAddr::from((host, 7460 + port as u16))
 }
 
-/// Interfaces are made in no network that somebody uses.
-fn is_network_our_own() -> Result<(), Failure> {
-    let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net"));
-    let own = of("self").map_err(|error| Failure::io("cannot tell which network this is", &error))?;
-    // Whoever may not look at the first process is in another name space than that.
-    if of("1").is_ok_and(|first| first == own) {
-        let what = "this case makes interfaces, so it runs in a network of its own: `unshare --net causeway bench ...`";
-        return Err(Failure::refused(what));
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if matches!(self, Self::Ethernet) {
+            // The other end of each goes with it. Whatever stays, the name space takes along.
+            for port in Port::ALL {
+                let _ = ip(&format!("link del {}", port.interface()));
+            }
+            let _ = ip("link del bridge0");
+        }
     }
-    Ok(())
+}
+
+/// Interfaces are made in no network that somebody uses: there one is up.
+fn is_network_our_own() -> Result<(), Failure> {
+    let told = output("ip", "-o link show up")?;
+    let name = |line: &str| line.split(": ").nth(1).map(str::to_owned);
+    match told.lines().filter_map(name).find(|name| name != "lo") {
+        None => Ok(()),
+        Some(used) => Err(Failure::refused(format_args!(
+            "this case makes interfaces, and {used} is in use here: run it in a network of its own, as `unshare --net \
+             causeway bench CASE`"
+        ))),
+    }
 }
 
 /// An interface on the bridge, which knows where it is without having heard it: some of them never send.
@@ -125,10 +138,14 @@ fn ip(words: &str) -> Result<(), Failure> {
 }
 
 fn run(program: &str, words: &str) -> Result<(), Failure> {
+    output(program, words).map(drop)
+}
+
+fn output(program: &str, words: &str) -> Result<String, Failure> {
     let output = Command::new(program).args(words.split(' ')).output();
     let output = output.map_err(|error| Failure::io(format_args!("cannot run {program}"), &error))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let told = String::from_utf8_lossy(&output.stderr);
     Err(Failure::failed(format_args!("`{program} {words}` has failed: {}", told.trim())))
