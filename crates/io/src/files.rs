@@ -29,7 +29,7 @@ use rustix::io::Errno;
 
 pub use self::identity::{Difference, Identity, MARK_BYTES, Mark};
 pub use self::kernel::boot_id;
-pub use self::last_writes::LastWrites;
+pub use self::last_writes::{LastFlush, LastWrites};
 pub use self::lock::Holder;
 use self::lock::LockError;
 pub use self::mapped::Collapser;

@@ -594,6 +594,9 @@ impl Incoming {
 }
 
 #[cfg(test)]
+mod truth;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

@@ -49,6 +49,8 @@ const RETURNED: &str = "returned";
 const HOLDER_PREFIX: &str = "holder.";
 /// `fault.DRIVE`: there while a drive has lost something, or may have, and no operator has seen to it.
 const FAULT_PREFIX: &str = "fault.";
+/// `untold.DRIVE`: how many lives ended with a flush of it under way, which may have been told an error.
+const UNTOLD_PREFIX: &str = "untold.";
 /// How far a lender can raise the incarnation at once: so that none that lies can use the counter up.
 const FARTHEST: u64 = 1 << 20;
 /// What a node's private key is derived by. The secrets of functions are derived by their names, which are lower case.
@@ -250,6 +252,28 @@ impl StateDir {
             return write_value(&self.path, &name, "lost");
         }
         self.remove(&name)
+    }
+
+    /// How many lives ended with a flush of a drive under way, while what it had not flushed went on being there.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn untold_flushes(&self, drive: &FunctionName) -> Result<u64, StateError> {
+        match read_value(&self.path, &format!("{UNTOLD_PREFIX}{drive}"))? {
+            None => Ok(0),
+            Some(Named { file, value }) => {
+                value.parse().map_err(|_| StateError::Damaged { file, why: "it holds no number" })
+            }
+        }
+    }
+
+    /// One more, durably.
+    ///
+    /// # Errors
+    /// The file is damaged, or the system said no; what was kept still is.
+    pub fn add_untold_flush(&self, drive: &FunctionName) -> Result<(), StateError> {
+        let count = self.untold_flushes(drive)?.wrapping_add(1);
+        write_value(&self.path, &format!("{UNTOLD_PREFIX}{drive}"), &count.to_string())
     }
 
     /// Where each of these nodes is that have functions, as far as that is known.

@@ -85,6 +85,8 @@ pub(crate) struct Guest {
     /// Requests still to be made.
     pub(crate) left: u32,
     pub(crate) ended: u32,
+    /// The tick at which the newest request was asked that has succeeded.
+    pub(crate) served_of: u64,
     pub(crate) outbox: VecDeque<Sent>,
     inbox: Vec<u8>,
     queues: [Queue; 2],
@@ -145,6 +147,7 @@ impl Guest {
             number: 0,
             left: requests,
             ended: 0,
+            served_of: 0,
             outbox: VecDeque::new(),
             inbox: Vec::new(),
             queues: Default::default(),

@@ -49,7 +49,11 @@ impl World<'_> {
                 }
                 CardEvent::Overtaken(loan) => {
                     let (lent, who) = (&mut stage.loans[loan], stage.nodes[node].who());
-                    let is_served = |since| self.clients.are_served(node, loan, since);
+                    let guests = self.guests.as_ref().filter(|_| node == BORROWER);
+                    let is_served = |since| {
+                        self.clients.are_served(node, loan, since)
+                            || guests.is_some_and(|guests| guests.are_served(loan, since))
+                    };
                     if lent.is_overtaken(who, is_served, &mut stage.report) {
                         stage.log(Some(node), "overtaken", loan as u64, 0);
                     }

@@ -50,6 +50,11 @@ impl<'w> Guests<'w> {
         Self { guests, sockets, memories, volatile }
     }
 
+    /// Whether something has succeeded that the guest with a loan has asked for since a tick.
+    pub(crate) fn are_served(&self, loan: usize, since: u64) -> bool {
+        self.guests[loan].served_of >= since
+    }
+
     /// Their machines start, a moment after the beginning.
     pub(crate) fn begin(&self, stage: &mut Stage<'w>) {
         for loan in 0..self.guests.len() {

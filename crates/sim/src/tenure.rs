@@ -18,8 +18,8 @@ pub(crate) struct Tenure {
     pub(crate) displaced: [bool; NODES],
     /// By node: another one has taken the function since it may have been let in, which it takes for the same.
     pub(crate) outrun: [bool; NODES],
-    /// By node: of which tenancy it was told so last.
-    told: [u64; NODES],
+    /// By node: of which tenancy it was told so last, if it ever was.
+    told: [Option<u64>; NODES],
     /// By node: it has been told, so what it had not flushed may be lost.
     has_lost: [bool; NODES],
     /// By node: the tick at which another one had it, or itself took it again: what its clients had asked before may
@@ -73,7 +73,7 @@ impl Tenure {
     pub(crate) fn is_told(&mut self, node: usize, is_served: impl FnOnce(u64) -> bool) -> Told {
         let was_outrun = core::mem::take(&mut self.outrun[node]);
         let number = self.tenancy.number;
-        let was_told = core::mem::replace(&mut self.told[node], number) == number;
+        let was_told = self.told[node].replace(number) == Some(number);
         if core::mem::take(&mut self.displaced[node]) || was_outrun {
             Told::Rightly
         } else if was_told && !is_served(self.taken_again[node]) {
@@ -98,6 +98,7 @@ mod tests {
     fn who_was_displaced_is_told_once_and_again_until_it_was_served() {
         let mut tenure = Tenure::default();
         let tenancy = |number| Tenancy { number, ..Tenancy::default() };
+        assert_eq!(tenure.is_told(2, |_| false), Told::Wrongly, "nobody has anything yet");
         assert_eq!(tenure.changes(tenancy(1), Some(1), 5), None);
         assert!(!tenure.excuse(1, false).flushes && tenure.excuse(1, true).flushes);
         assert_eq!(tenure.is_told(1, |_| false), Told::Wrongly);

@@ -8,7 +8,9 @@ use campaign::nbd_client::{NbdClient, Request};
 use campaign::process::{kill, poll_until, run, signal};
 use campaign::scale;
 use campaign::world::{World, WorldConfig};
+use io::files::{LastFlush, LastWrites};
 use rustix::process::Signal;
+use std::fs::OpenOptions;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -81,6 +83,15 @@ fn lend(world: &World, disk: &LossyFs) -> (Lender, [String; 2]) {
     (lender, lines)
 }
 
+/// What the cards of this agent note of their writes.
+fn last_writes(agent: u32) -> LastWrites {
+    let files = std::fs::read_dir(format!("/proc/{agent}/fd")).unwrap().map(|file| file.unwrap().path());
+    let mut pages =
+        files.filter(|file| std::fs::read_link(file).is_ok_and(|path| path.starts_with("/dev/shm")));
+    let page = OpenOptions::new().read(true).write(true).open(pages.next().unwrap()).unwrap();
+    LastWrites::of_fd(page.into()).unwrap()
+}
+
 /// One function's write is lost, the other one's flush is told, and the first one flushes.
 #[test]
 fn t2_an_error_that_another_function_was_told_is_not_forgotten() {
@@ -124,6 +135,28 @@ fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
         two.flush().expect_err("the flush behind it, of the other function");
         scene.clear();
     }
+}
+
+/// The whole lender is killed after its disk has told its card of a flush that failed, and before anybody has kept that.
+#[test]
+fn t2_what_only_a_card_was_told_is_known_to_the_next_life() {
+    let mut scene = Scene::new();
+    let [mut one, _two] = scene.clients();
+    one.write(0, &[1; 4096]).unwrap();
+    scene.wait_media("ok");
+    signal(scene.lender.process.pid(), Signal::STOP).unwrap();
+    assert_eq!(scene.disk.fail().unwrap(), 0);
+    one.submit(Request::Flush).unwrap();
+    let page = last_writes(scene.lender.process.pid());
+    poll_until("the card to be told", LONG, || {
+        Ok((0..100).any(|life| page.last_flush(life, 0) == Some(LastFlush::Failed)).then_some(()))
+    })
+    .unwrap();
+    scene.lender.process.kill_tree().unwrap();
+    scene.lender = lend(&scene.world, &scene.disk).0;
+    let answer = one.next_reply(&mut Vec::new()).unwrap();
+    answer.result.expect_err("the node has died, and nobody has seen to the disk");
+    scene.wait_media("failed");
 }
 
 /// A lender ends in order, and its disk cannot write back what it was given: it says so, its other disks are made

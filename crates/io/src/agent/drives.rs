@@ -9,7 +9,7 @@ use node::Limit;
 use super::{Agent, AgentEvent, DriveSpec, LoanEnd, Withdrawn};
 use crate::card::lost_by;
 use crate::event::Event;
-use crate::files::{Identity, LastWrites, Witness};
+use crate::files::{Identity, LastFlush, LastWrites, Witness};
 use crate::messages::{MediumTrouble, ToCard, ToDrive, ToLoan};
 use crate::ring::Completion;
 
@@ -163,10 +163,14 @@ impl Seen {
         goes_on: bool,
     ) -> DriveEnd {
         // One that still hangs there hangs here, too, and then both say how it went.
+        last_writes.begin_flush(drive);
         let synced = self.sync(spec);
+        last_writes.end_flush(drive, synced.is_ok());
         self.is_synced(QUICK);
         // A card that still has a flush under way may be told in our place; the witness is told in any case.
         self.has_lost |= self.witness.as_ref().is_some_and(Witness::has_lost);
+        // Or has told the card, which nobody has heard since.
+        self.has_lost |= last_writes.last_flush(life, drive) == Some(LastFlush::Failed);
         let identity = if goes_on { None } else { spec.image.identify().ok() };
         let is_altered = identity.is_some_and(|identity| {
             let blocks = identity.bytes() / u64::from(spec.config.block_size);
@@ -333,6 +337,7 @@ impl Agent {
         // What the witness has to tell is of before, too.
         let _ = seen.witness.as_ref().is_some_and(Witness::has_lost);
         seen.has_lost = false;
+        self.spec.last_writes.clear_flush(drive);
         // What somebody else has written so far is what the operator has seen.
         if let Some(written) = seen.foreign.take() {
             self.spec.last_writes.accept(drive, written);

@@ -130,7 +130,7 @@ impl<'m> Media<'m> {
         let mut health: Vec<_> = (0..places).map(|place| Health::new(place, 0, 512)).collect();
         let mut collapser = None;
         // SAFETY: the agent gives the page at this number; nothing else in this process owns it.
-        let last_writes = LastWrites::inherited(unsafe { inherited(descriptor::LAST_WRITES)? })?;
+        let last_writes = LastWrites::of_fd(unsafe { inherited(descriptor::LAST_WRITES)? })?;
         for ((index, drive, medium), image) in plan.drives().zip(given) {
             last_writes.take_over(index);
             health[index] = Health::new(index, drive.blocks, drive.block_size);
@@ -303,6 +303,9 @@ impl<'m> Media<'m> {
         if let Some(drive) = self.drives[work.loan].filter(|_| changes(work.kind)) {
             self.last_writes.begin_write(drive);
         }
+        if let Some(drive) = self.drives[work.loan].filter(|_| work.kind == MediaKind::Flush) {
+            self.last_writes.begin_flush(drive);
+        }
         let Some((image, medium)) = &self.images[work.loan] else { return Ok(()) };
         match (medium, work.kind) {
             (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush) => {
@@ -324,6 +327,7 @@ impl<'m> Media<'m> {
             hand_in(card, &mut self.flash, now, due, (loan, id, result));
             return Ok(());
         };
+        self.last_writes.end_flush(drive, result.is_ok());
         for (work, due) in self.flushes[drive].end() {
             hand_in(card, &mut self.flash, now, due, (work.loan, work.id, result));
         }

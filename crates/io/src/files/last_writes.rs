@@ -1,9 +1,13 @@
-//! When this machine's cards have written to their images last, in memory that outlives the node.
+//! When this machine's cards have written to their images last, and whether their last flush is known to have succeeded,
+//! in memory that outlives the node.
 //!
 //! A node that was killed cannot say what its last write was, and the time stamp of an image that somebody copied
 //! something into afterwards looks like that of a write. So a card notes the time before it writes, in a page of a
 //! memory file system: it is still there when the node is started again, and gone with the machine's power. An image
 //! that bears a later time was written by somebody else.
+//!
+//! Linux tells an error of writing back once. Where the whole node was killed when a flush had been told, and nobody had
+//! kept that, the next life's flush would succeed: so a card notes each flush before it begins, and what it came to.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};
@@ -44,6 +48,19 @@ struct Entry {
     wrote: AtomicI64,
     /// Writes that the disk has.
     busy: AtomicU64,
+    /// A [`LastFlush`].
+    flush: AtomicU64,
+}
+
+/// What a life of the node has left of its last flush of an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LastFlush {
+    /// It has succeeded, or there was none.
+    Done,
+    /// It was under way when the life ended: it may have been told an error.
+    Untold,
+    /// It has failed, and no operator has seen to that.
+    Failed,
 }
 
 const _: () = assert!(size_of::<Page>() <= 4096);
@@ -63,6 +80,14 @@ impl Entry {
     /// time.
     fn note(&self, time: i64) {
         self.wrote.fetch_max(time, Ordering::Relaxed);
+    }
+
+    fn last_flush(&self) -> LastFlush {
+        match self.flush.load(Ordering::Acquire) {
+            done if done == LastFlush::Done as u64 => LastFlush::Done,
+            untold if untold == LastFlush::Untold as u64 => LastFlush::Untold,
+            _ => LastFlush::Failed,
+        }
     }
 }
 
@@ -117,8 +142,11 @@ impl LastWrites {
         Ok(page)
     }
 
-    /// In a card: what the agent has given.
-    pub(crate) fn inherited(fd: OwnedFd) -> io::Result<Self> {
+    /// The page that somebody else has opened.
+    ///
+    /// # Errors
+    /// It cannot be mapped, or is too short.
+    pub fn of_fd(fd: OwnedFd) -> io::Result<Self> {
         Self::map(fd, None)
     }
 
@@ -148,6 +176,7 @@ impl LastWrites {
             entry.known.store(known.unwrap_or(0), Ordering::Relaxed);
             entry.wrote.store(0, Ordering::Relaxed);
             entry.busy.store(0, Ordering::Relaxed);
+            entry.flush.store(LastFlush::Done as u64, Ordering::Relaxed);
         }
         page.life.store(life, Ordering::Release);
     }
@@ -158,6 +187,7 @@ impl LastWrites {
         if let Some(entry) = self.entry(image) {
             entry.busy.store(0, Ordering::Relaxed);
             entry.wrote.store(0, Ordering::Relaxed);
+            entry.flush.store(LastFlush::Done as u64, Ordering::Relaxed);
             entry.known.store(written.unwrap_or(0), Ordering::Release);
         }
     }
@@ -210,6 +240,36 @@ impl LastWrites {
         if let Some(entry) = self.entry(image) {
             entry.note(now());
             entry.busy.store(entry.busy.load(Ordering::Relaxed).saturating_sub(1), Ordering::Release);
+        }
+    }
+
+    /// The last flush of an image in that life; `None` where nobody knows.
+    pub fn last_flush(&self, life: u64, image: usize) -> Option<LastFlush> {
+        let is_its = self.page().life.load(Ordering::Acquire) == life;
+        self.entry(image).filter(|_| is_its).map(Entry::last_flush)
+    }
+
+    /// The disk is to make durable what it has. One flush of an image is under way at a time.
+    pub fn begin_flush(&self, image: usize) {
+        if let Some(entry) = self.entry(image).filter(|entry| entry.last_flush() == LastFlush::Done) {
+            entry.flush.store(LastFlush::Untold as u64, Ordering::Release);
+        }
+    }
+
+    /// It has, or has failed.
+    pub fn end_flush(&self, image: usize, succeeded: bool) {
+        let Some(entry) = self.entry(image) else { return };
+        if !succeeded {
+            entry.flush.store(LastFlush::Failed as u64, Ordering::Release);
+        } else if entry.last_flush() == LastFlush::Untold {
+            entry.flush.store(LastFlush::Done as u64, Ordering::Release);
+        }
+    }
+
+    /// An operator has seen to an image of which a flush has failed.
+    pub(crate) fn clear_flush(&self, image: usize) {
+        if let Some(entry) = self.entry(image).filter(|entry| entry.last_flush() == LastFlush::Failed) {
+            entry.flush.store(LastFlush::Done as u64, Ordering::Release);
         }
     }
 
@@ -269,6 +329,34 @@ mod tests {
     }
 
     #[test]
+    fn what_became_of_the_last_flush_is_known_to_the_next_life() {
+        let page = LastWrites::in_memory().unwrap();
+        page.begin(3, std::iter::empty());
+        let last = || page.last_flush(3, 0);
+        assert_eq!((last(), page.last_flush(2, 0)), (Some(LastFlush::Done), None));
+        page.begin_flush(0);
+        assert_eq!((last(), page.last_flush(3, 1)), (Some(LastFlush::Untold), Some(LastFlush::Done)));
+        page.take_over(0);
+        assert_eq!(
+            last(),
+            Some(LastFlush::Untold),
+            "a card has died, and what the disk says to it is not known"
+        );
+        page.end_flush(0, true);
+        assert_eq!(last(), Some(LastFlush::Done));
+        page.begin_flush(0);
+        page.end_flush(0, false);
+        page.begin_flush(0);
+        page.end_flush(0, true);
+        assert_eq!(last(), Some(LastFlush::Failed), "a later one says nothing of it");
+        page.clear_flush(0);
+        assert_eq!(last(), Some(LastFlush::Done));
+        page.end_flush(0, false);
+        page.begin(4, std::iter::empty());
+        assert_eq!(page.last_flush(4, 0), Some(LastFlush::Done));
+    }
+
+    #[test]
     fn what_is_written_after_the_last_write_is_somebody_elses() {
         let path = PathBuf::from(format!("/dev/shm/causeway-test-{}", std::process::id()));
         let Ok(page) = LastWrites::open(&path) else { panic!("no /dev/shm") };
@@ -281,10 +369,9 @@ mod tests {
         page.end_write(0);
         // A page that is opened again knows all that.
         page.keep();
-        let again = LastWrites::inherited(OwnedFd::from(
-            OpenOptions::new().read(true).write(true).open(&path).unwrap(),
-        ))
-        .unwrap();
+        let again =
+            LastWrites::of_fd(OwnedFd::from(OpenOptions::new().read(true).write(true).open(&path).unwrap()))
+                .unwrap();
         drop(page);
         assert!(!again.is_foreign(4, 0, now() + SECOND) && again.is_foreign(4, 0, now() + 3 * SECOND));
         assert!(!again.is_foreign(4, 0, began), "an earlier write of ours");

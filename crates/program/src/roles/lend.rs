@@ -14,7 +14,7 @@ use io::address::Addresses;
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use io::event::Event;
 use io::files::{Image, LastWrites};
-use node::{DriveConfig, FunctionId, LendConfig, Lender, Limit, LoanConfig, Secret};
+use node::{DriveConfig, FunctionId, LendConfig, Lender, Limit, LoanConfig, Secret, WriteCache};
 
 use super::image;
 use crate::cli::{ByteSize, LendArgs};
@@ -174,10 +174,15 @@ impl Ready {
         state: &StateDir,
         last_writes: Option<&LastWrites>,
     ) -> Result<Settled, Failure> {
-        let Self { device, image, config } = self;
+        let Self { device, image, mut config } = self;
         let outlives = device.source.memory().is_none();
         if let Some(last_writes) = last_writes.filter(|_| outlives) {
+            let shows_cache = matches!(config.cache, WriteCache::Shown { .. });
+            medium::settle_flush(&device.function, shows_cache, state, last_writes)?;
             medium::settle(&device, place, &image, state, last_writes)?;
+        }
+        if let WriteCache::Shown { keeper } = &mut config.cache {
+            *keeper = keeper.wrapping_add(state.untold_flushes(&device.function)?);
         }
         let has_lost = outlives && state.fault(&device.function)?;
         let loans = loans(&device, place, state)?;

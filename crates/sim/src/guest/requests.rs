@@ -196,6 +196,7 @@ impl Guest {
         };
         shared.tick += 1;
         self.ended += 1;
+        self.served_of = self.served_of.max(asked.start);
         let bytes = asked.count * self.drive.block;
         shared.bytes += bytes;
         if let Some(since) = self.gone_since {

@@ -2,7 +2,7 @@
 
 use io::agent::DriveEnd;
 use io::event::Event;
-use io::files::{Difference, Identity, Image, LastWrites, Mark};
+use io::files::{Difference, Identity, Image, LastFlush, LastWrites, Mark};
 
 use super::drive;
 use crate::config::Device;
@@ -45,6 +45,28 @@ pub(super) fn settle(
     }
     let (life, quiet) = (state.incarnation(), MediumState::Quiet);
     Ok(state.set_medium(&device.function, &Medium { identity, boot, life, entry, state: quiet })?)
+}
+
+/// What the life before, if it was killed, has left of its last flush. That is made durable: a failed one as the fault
+/// that it is. One that was under way may have been told an error, which Linux tells once; where a guest was shown a
+/// volatile cache, what it was answered may be gone, and the drive is another one to it.
+pub(super) fn settle_flush(
+    drive: &FunctionName,
+    shows_cache: bool,
+    state: &StateDir,
+    last_writes: &LastWrites,
+) -> Result<(), StateError> {
+    let Some(known) = state.medium(drive)?.filter(|known| known.state == MediumState::Open) else {
+        return Ok(());
+    };
+    match last_writes.last_flush(known.life, known.entry) {
+        Some(LastFlush::Failed) => state.set_fault(drive, true),
+        // Of another life of the system the keeper of the cache is another one in any case.
+        Some(LastFlush::Untold) | None if shows_cache && known.boot == boot() => {
+            state.add_untold_flush(drive)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// From now on cards may write to the image of a drive.
@@ -115,5 +137,43 @@ fn words(change: Change) -> String {
             "somebody else has written to it since this node had it last".to_owned()
         }
         Change::Altered => "somebody else has changed it while this node had it".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A life of a node with one drive, which ends as `ends` says; by what the next one knows of its flushes.
+    fn next_life(ends: impl FnOnce(&LastWrites), shows_cache: bool, left: MediumState) -> (bool, u64) {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(folder.path()).unwrap();
+        let drive: FunctionName = "nvme0".parse().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let image = Image::open(file.path(), &io::files::ImageOptions::default()).unwrap();
+        let (identity, life) = (image.identify().unwrap(), state.incarnation());
+        let medium = Medium { identity, boot: boot(), life, entry: 0, state: left };
+        state.set_medium(&drive, &medium).unwrap();
+        let page = LastWrites::in_memory().unwrap();
+        page.begin(life, std::iter::empty());
+        ends(&page);
+        settle_flush(&drive, shows_cache, &state, &page).unwrap();
+        (state.fault(&drive).unwrap(), state.untold_flushes(&drive).unwrap())
+    }
+
+    #[test]
+    fn what_a_killed_life_left_of_its_last_flush_is_kept() {
+        let (open, quiet) = (MediumState::Open, MediumState::Quiet);
+        let fails = |page: &LastWrites| page.end_flush(0, false);
+        let begins = |page: &LastWrites| page.begin_flush(0);
+        let forgets = |page: &LastWrites| page.begin(u64::MAX, std::iter::empty());
+        for shows_cache in [false, true] {
+            assert_eq!(next_life(|_| {}, shows_cache, open), (false, 0));
+            assert_eq!(next_life(fails, shows_cache, open), (true, 0));
+            assert_eq!(next_life(begins, shows_cache, open), (false, shows_cache.into()));
+            assert_eq!(next_life(forgets, shows_cache, open), (false, shows_cache.into()));
+            assert_eq!(next_life(begins, shows_cache, quiet), (false, 0), "its end has told more");
+        }
     }
 }
