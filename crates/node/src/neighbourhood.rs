@@ -19,7 +19,8 @@ use crate::{Address, MAX_RAILS};
 pub const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
 /// So many intervals of silence, and one is forgotten.
 const PATIENCE: u32 = 3;
-/// Longest interval that is believed.
+/// Shortest interval that is believed, or anybody could have anybody forgotten, and longest.
+const INTERVAL_MIN: u16 = ANNOUNCE_EVERY.as_secs() as u16;
 const INTERVAL_MAX: u16 = 600;
 /// After this a newcomer is told, and at most so often.
 const SOON: Duration = Duration::from_millis(200);
@@ -30,6 +31,8 @@ const FUNCTIONS_MAX: usize = 256;
 const ALL_FUNCTIONS_MAX: usize = 16_384;
 /// Most addresses of a switch.
 const PORTS_MAX: usize = 64;
+/// Most addresses where a rail is remembered to have been.
+const PLACES_MAX: usize = 4;
 /// Notices to all that are heeded at once, and after what time there may be one more. What is not heeded costs time
 /// only.
 const NOTICES: u32 = 64;
@@ -79,8 +82,28 @@ pub struct NeighbourRail {
     /// Its interface has a carrier.
     pub is_up: bool,
     heard: Instant,
-    /// Where it was said to be before, until when.
-    before: Option<(Address, Instant)>,
+    /// Where it was said to be before, until when that counts.
+    before: [Option<(Address, Instant)>; PLACES_MAX],
+}
+
+impl NeighbourRail {
+    /// It is said to be at `address` now: whether there are two who say where it is. One that has moved does not come
+    /// back at once, nor move on and on; two who speak in turn do, be it that one says something else each time.
+    fn go_to(&mut self, now: Instant, address: Address, until: Instant) -> bool {
+        for place in &mut self.before {
+            place.take_if(|(_, until)| now >= *until);
+        }
+        if self.address == address {
+            return false;
+        }
+        let is_back = self.before.iter().flatten().any(|(place, _)| *place == address);
+        let is_restless = self.before.iter().all(Option::is_some);
+        if let Some(oldest) = self.before.iter_mut().min_by_key(|place| place.map(|(_, until)| until)) {
+            *oldest = Some((self.address, until));
+        }
+        self.address = address;
+        is_back || is_restless
+    }
 }
 
 /// A function that it says it lends.
@@ -283,7 +306,7 @@ impl Neighbour {
         (self.role, self.name) = (announcer.role, announcer.name);
         (self.incarnation, self.heard) = (announcer.incarnation, now);
         self.domains = (announcer.domains.base(), announcer.domains.len());
-        self.interval = Duration::from_secs(announcer.interval_s.clamp(1, INTERVAL_MAX).into());
+        self.interval = Duration::from_secs(announcer.interval_s.clamp(INTERVAL_MIN, INTERVAL_MAX).into());
         self.heard_on[rail.index()] = Some(now);
     }
 
@@ -300,21 +323,12 @@ impl Neighbour {
                 let Some(address) = place(address) else { return };
                 let gateway = (gateway != [0; 28]).then_some(Address(gateway));
                 let until = now + self.interval * PATIENCE;
-                let present = self.rails[rail.index()];
-                let before = match present {
-                    Some(present) if present.address != address => Some((present.address, until)),
-                    Some(present) => present.before.filter(|(_, until)| now < *until),
-                    None => None,
-                };
-                // One that has moved does not come back at once: two who speak in turn do.
-                if present.is_some_and(|it| {
-                    it.address != address
-                        && it.before.is_some_and(|(before, until)| before == address && now < until)
-                }) {
+                let known = &mut self.rails[rail.index()];
+                if known.as_mut().is_some_and(|known| known.go_to(now, address, until)) {
                     self.contested = Some(now);
                 }
-                self.rails[rail.index()] =
-                    Some(NeighbourRail { address, gateway, is_up, heard: now, before });
+                let before = known.map_or([None; PLACES_MAX], |known| known.before);
+                *known = Some(NeighbourRail { address, gateway, is_up, heard: now, before });
             }
             Item::Function { name, bytes, read_only, lent_to } => {
                 let key = (group, name.to_bytes());
@@ -487,6 +501,34 @@ mod tests {
         assert!(contested(&mut all, 300));
         hear(&mut all, 15_000, &announcer(1), &[rail(1)]);
         assert!(!contested(&mut all, 15_400), "the other one is silent");
+        // Who is said to be somewhere else each time is no less contested.
+        let mut all = empty();
+        for (ms, place) in (0..).zip([1, 2, 3, 1, 4, 5, 1]) {
+            hear(&mut all, ms, &announcer(1), &[rail(place)]);
+            assert_eq!(contested(&mut all, ms), ms >= 3, "{ms}");
+        }
+        let mut all = empty();
+        for ms in 0..6 {
+            hear(&mut all, ms, &announcer(1), &[rail(ms as u8)]);
+        }
+        assert!(contested(&mut all, 6), "nobody moves so often");
+        // Nor who speaks after it each time and has it forgotten.
+        let mut all = empty();
+        for (ms, place, interval_s) in [(0, 1, 5), (10, 2, 1), (5_000, 1, 5), (5_010, 3, 1)] {
+            hear(&mut all, ms, &Announcer { interval_s, ..announcer(1) }, &[rail(place)]);
+            all.nodes(at(ms + 4_900)).for_each(drop);
+        }
+        assert!(contested(&mut all, 9_910));
+    }
+
+    #[test]
+    fn one_that_moves_now_and_then_is_not_contested() {
+        let mut all = empty();
+        for round in 0..100 {
+            let ms = 5_000 * round;
+            hear(&mut all, ms, &announcer(1), &[rail((round / 4) as u8)]);
+            assert!(all.nodes(at(ms)).all(|(_, it)| it.contested.is_none()), "{ms}");
+        }
     }
 
     #[test]
