@@ -37,6 +37,8 @@ const PLACES_MAX: usize = 4;
 /// only.
 const NOTICES: u32 = 64;
 const NOTICE_EVERY: Duration = Duration::from_millis(10);
+/// Most members of whom the last notice is remembered, be they forgotten otherwise: it must not be taken once more.
+const PROVEN_MAX: usize = 4 * NODES_MAX;
 
 /// A node that was heard.
 #[derive(Clone, Debug)]
@@ -67,8 +69,6 @@ pub struct Neighbour {
     pub contested: Option<Instant>,
     /// It has the key of this node's group, heard as late as this.
     pub member: Option<Instant>,
-    /// Life and number of the last frame of it that proved to have that key.
-    proven: (Incarnation, u64),
     interval: Duration,
 }
 
@@ -146,6 +146,9 @@ pub struct Neighbourhood {
     /// Notices to all that have come, and how many more may.
     notices: Vec<Notice>,
     room: Bucket,
+    /// Life and number of the last frame with a notice of each member, and when it was heeded. Only who has the group's
+    /// key gets in, so nobody else can drive a member out.
+    proven: BTreeMap<NodeId, ((Incarnation, u64), Instant)>,
     /// Frames that were read, and those that were none.
     pub heard: u64,
     /// Frames that could not be read.
@@ -165,6 +168,7 @@ impl Neighbourhood {
             group_key,
             notices: Vec::new(),
             room: Bucket::full(NOTICES, NOTICE_EVERY, now),
+            proven: BTreeMap::new(),
             heard: 0,
             malformed: 0,
         }
@@ -202,6 +206,7 @@ impl Neighbourhood {
             // What is over takes no room from others, though nobody asks who is there.
             self.forget(now);
         }
+        items.iter().for_each(|item| self.heed(now, &announcer, item));
         let known = self.nodes.get(&id).map(|it| it.incarnation);
         let is_new = known.is_none_or(|incarnation| incarnation != announcer.incarnation);
         if known.is_none() && self.nodes.len() >= NODES_MAX {
@@ -210,15 +215,6 @@ impl Neighbourhood {
         let neighbour = self.nodes.entry(id).or_insert_with(|| Neighbour::new(now, &announcer));
         neighbour.hear(now, rail, &announcer);
         for item in items {
-            if let (Item::Notice(notice, proof), Some(key)) = (&item, &self.group_key) {
-                let frame = (announcer.incarnation, announcer.number);
-                // What was heard before is said by somebody else now, or by a switch once more.
-                let is_later = frame > neighbour.proven;
-                if is_later && key.proves(&announcer, notice, proof) && self.room.take(now) {
-                    neighbour.proven = frame;
-                    self.notices.push(*notice);
-                }
-            }
             if let (Item::Member(mark), Some(key)) = (&item, &self.group_key) {
                 neighbour.member = (*mark == key.mark(id)).then_some(now);
             }
@@ -231,6 +227,25 @@ impl Neighbourhood {
             self.next = self.next.min(soon);
         }
         is_new
+    }
+
+    /// Takes a notice of a member that it has not sent before.
+    fn heed(&mut self, now: Instant, announcer: &Announcer, item: &Item) {
+        let Item::Notice(notice, proof) = item else { return };
+        let (id, frame) = (announcer.key.id(), (announcer.incarnation, announcer.number));
+        let known = self.proven.get(&id);
+        // What was heard before is said by somebody else now, or by a switch once more.
+        let is_later = known.is_none_or(|(last, _)| frame > *last);
+        let proves = |key: &GroupKey| key.proves(announcer, notice, proof);
+        if !is_later || !self.group_key.as_ref().is_some_and(proves) || !self.room.take(now) {
+            return;
+        }
+        if known.is_none() && self.proven.len() >= PROVEN_MAX {
+            let oldest = self.proven.iter().min_by_key(|(_, (_, at))| *at).map(|(id, _)| *id);
+            oldest.and_then(|id| self.proven.remove(&id));
+        }
+        self.proven.insert(id, (frame, now));
+        self.notices.push(*notice);
     }
 
     /// Notices to all that have come since the last call.
@@ -294,7 +309,6 @@ impl Neighbour {
             functions: BTreeMap::new(),
             contested: None,
             member: None,
-            proven: Default::default(),
             interval: Duration::ZERO,
         }
     }
@@ -442,13 +456,44 @@ mod tests {
         hear(&mut all, 3, &from(6), &[item(&key, &from(5))]);
         assert_eq!(all.take_notices(), vec![], "it was heard, or is of another frame");
         assert_eq!(all.members(at(15_100)).count(), 0, "it says so no more");
-        for number in 7..500 {
-            hear(&mut all, 4, &from(number), &[item(&key, &from(number))]);
+        // Anybody can have it forgotten.
+        for (ms, until) in [(3, 3_100), (3_200, 20_000)] {
+            hear(&mut all, ms, &Announcer { interval_s: 1, ..from(9) }, &[]);
+            all.nodes(at(until)).for_each(drop);
+            hear(&mut all, until + 100, &from(5), &[item(&key, &from(5))]);
+            assert_eq!(all.take_notices(), vec![], "it was heard before its sender was forgotten");
         }
-        assert_eq!(all.take_notices().len(), NOTICES as usize - 1, "a member may lie, too");
+        for number in 7..500 {
+            hear(&mut all, 20_100, &from(number), &[item(&key, &from(number))]);
+        }
+        assert_eq!(all.take_notices().len(), NOTICES as usize, "a member may lie, too");
         let mut without = empty();
         hear(&mut without, 1, &from(1), &[item(&key, &from(1))]);
         assert_eq!(without.take_notices(), vec![]);
+    }
+
+    #[test]
+    fn of_members_the_last_notice_is_remembered_and_of_no_one_else() {
+        let key = GroupKey::new(&[1; 32]);
+        let mut all = Neighbourhood::new(at(0), announcer(0).key.id(), Some(key.clone()));
+        let notice = Notice { node: NodeId::numbered(7), rail: RailId::ALL[1], cause: NoticeCause::Silence };
+        let say = |all: &mut Neighbourhood, ms, node, key: &GroupKey| {
+            let from = Announcer { number: 1, ..announcer(node) };
+            hear(all, ms, &from, &[Item::Notice(notice, key.proof(&from, &notice))]);
+            all.take_notices().len()
+        };
+        assert_eq!(say(&mut all, 0, 1, &key), 1);
+        let other = GroupKey::new(&[2; 32]);
+        let others = 2..2 + PROVEN_MAX as u16;
+        assert!(others.clone().take(100).all(|node| say(&mut all, 10, node, &other) == 0));
+        assert_eq!((say(&mut all, 20, 1, &key), all.proven.len()), (0, 1), "they have no proof");
+        let mut ms = 20;
+        for node in others {
+            ms += 10;
+            assert_eq!(say(&mut all, ms, node, &key), 1);
+        }
+        assert_eq!(all.proven.len(), PROVEN_MAX);
+        assert!(!all.proven.contains_key(&announcer(1).key.id()), "who has sent none for longest makes room");
     }
 
     #[test]
