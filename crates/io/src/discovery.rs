@@ -12,9 +12,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant as SystemInstant};
 
-use base::Instant;
 use base::ids::{DomainBlock, Group, Incarnation, NodeId, RailId};
+use base::{Bucket, Instant};
 use node::information::{Announcer, INFORMATION_MAX, Item, Role, write};
+use node::switch::{INFORMATION_BURST, INFORMATION_EVERY};
 use node::{ANNOUNCE_EVERY, Address, GroupKey, MAX_RAILS, Name, Neighbour, Neighbourhood, Notice, PublicKey};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
@@ -119,6 +120,8 @@ struct End {
     gateway: Option<RailAddress>,
     /// `None`: it could not be opened.
     way: Option<Way>,
+    /// How many more frames may be heard here: as many as a switch passes on, not as many as somebody may send.
+    room: Bucket,
 }
 
 /// How information frames come and go on a rail.
@@ -157,7 +160,7 @@ impl Discovery {
         for (rail, (local, way)) in RailId::ALL.into_iter().cycle().zip(udp.chain(ethernet)) {
             // Where one of them cannot be, the others may.
             let Ok(way) = way else { continue };
-            all.ends.push(End { rail, local, gateway: None, way: Some(way) });
+            all.ends.push(End::new(all.now(), rail, (local, None), Some(way)));
         }
         all
     }
@@ -182,7 +185,7 @@ impl Discovery {
                 Event::RailUnannounced { rail: rail.name.clone(), error: error.to_string() }.say();
             });
             let (local, gateway) = (rail.socket.local(), rail.gateway);
-            self.ends.push(End { rail: rail.id, local, gateway, way: way.ok() });
+            self.ends.push(End::new(self.now(), rail.id, (local, gateway), way.ok()));
         }
     }
 
@@ -217,13 +220,17 @@ impl Discovery {
                         let received = rustix::net::recvfrom(&*socket, &mut bytes, RecvFlags::DONTWAIT);
                         let Ok((_, len, Some(from))) = received else { break };
                         let Ok(from) = SocketAddr::try_from(from) else { continue };
-                        self.known.hear(now, end.rail, &bytes[..len], |address| place(address, from));
+                        if end.room.take(now) {
+                            self.known.hear(now, end.rail, &bytes[..len], |address| place(address, from));
+                        }
                     }
                 }
                 Some(Way::Ethernet(socket)) => {
                     // An interface that is gone says so for ever; the rail of it does as well.
                     let _ = socket.receive(AT_A_TIME, &mut |_, bytes| {
-                        self.known.hear(now, end.rail, bytes, as_it_is);
+                        if end.room.take(now) {
+                            self.known.hear(now, end.rail, bytes, as_it_is);
+                        }
                     });
                 }
                 Some(Way::Switch(..)) | None => {}
@@ -233,9 +240,11 @@ impl Discovery {
 
     /// Hears what a card has taken on a rail that leads to a switch.
     pub fn hear(&mut self, rail: RailId, frame: &[u8]) {
+        let now = self.now();
         // It may have gone meanwhile, or not take part.
-        if self.takes_part(rail) {
-            self.known.hear(self.now(), rail, frame, as_it_is);
+        let end = self.ends.iter_mut().find(|end| end.rail == rail && end.way.is_some());
+        if end.is_some_and(|end| end.room.take(now)) {
+            self.known.hear(now, rail, frame, as_it_is);
         }
     }
 
@@ -272,11 +281,8 @@ impl Discovery {
     }
 
     /// Where a node says that it is now, by rail, if only one says so.
-    pub fn place_of(&mut self, node: NodeId) -> Option<[Option<Address>; MAX_RAILS]> {
-        let now = self.now();
-        let (_, it) = self.known.nodes(now).find(|(id, it)| *id == node && it.contested.is_none())?;
-        // What is behind a switch is called by who it is.
-        Some(it.rails.map(|rail| rail.filter(|rail| rail.gateway.is_none()).map(|rail| rail.address)))
+    pub fn place_of(&self, node: NodeId) -> Option<[Option<Address>; MAX_RAILS]> {
+        self.known.place_of(self.now(), node)
     }
 
     /// Those who hear notices to all.
@@ -330,6 +336,16 @@ impl Discovery {
 }
 
 impl End {
+    fn new(
+        now: Instant,
+        rail: RailId,
+        (local, gateway): (RailAddress, Option<RailAddress>),
+        way: Option<Way>,
+    ) -> Self {
+        let room = Bucket::full(INFORMATION_BURST, INFORMATION_EVERY, now);
+        Self { rail, local, gateway, way, room }
+    }
+
     fn speaks(&self) -> bool {
         self.way.as_ref().is_some_and(|way| !matches!(way, Way::Udp(_, None)))
     }
@@ -562,6 +578,27 @@ mod tests {
             Discovery::listening(NodeId::default(), Vec::new()).sockets().count(),
             1 + usize::from(has_ipv6)
         );
+    }
+
+    #[test]
+    fn on_a_rail_so_many_are_heard_and_no_more() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = socket.local_addr().unwrap();
+        let mut hearer = Discovery::new(NodeId::numbered(1), None);
+        let way = Some(Way::Udp(socket.into(), None));
+        let (began, rail) = (SystemInstant::now(), RailId::ALL[0]);
+        hearer.ends.push(End::new(hearer.now(), rail, (at.into(), None), way));
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let frame = write(&said(&NodeKey::new([3; 32]), &[]).on(rail, Group::DEFAULT, 1), &[]).0;
+        for sent in 1..=2 * INFORMATION_BURST {
+            sender.send_to(&frame, at).unwrap();
+            if sent % AT_A_TIME as u32 == 0 {
+                hearer.receive();
+            }
+        }
+        let most = u128::from(INFORMATION_BURST) + began.elapsed().as_millis() + 1;
+        let heard = hearer.counts().heard;
+        assert!(heard > 0 && u128::from(heard) <= most, "{heard} of {most}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! heard the node speaks soon, so that a newcomer need not wait for an interval.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::ids::{Group, Incarnation, NodeId, RailId};
 use base::{Bucket, Instant};
@@ -137,6 +137,8 @@ impl Neighbour {
 pub struct Neighbourhood {
     own: NodeId,
     nodes: BTreeMap<NodeId, Neighbour>,
+    /// Who was heard longest ago comes first.
+    by_age: BTreeSet<(Instant, NodeId)>,
     functions: usize,
     next: Instant,
     spoken: Option<Instant>,
@@ -161,6 +163,7 @@ impl Neighbourhood {
         Self {
             own,
             nodes: BTreeMap::new(),
+            by_age: BTreeSet::new(),
             functions: 0,
             next: now,
             spoken: None,
@@ -213,6 +216,8 @@ impl Neighbourhood {
             self.make_room();
         }
         let neighbour = self.nodes.entry(id).or_insert_with(|| Neighbour::new(now, &announcer));
+        self.by_age.remove(&(neighbour.heard, id));
+        self.by_age.insert((now, id));
         neighbour.hear(now, rail, &announcer);
         for item in items {
             if let (Item::Member(mark), Some(key)) = (&item, &self.group_key) {
@@ -265,10 +270,20 @@ impl Neighbourhood {
     }
 
     fn make_room(&mut self) {
-        let oldest = self.nodes.iter().min_by_key(|(_, it)| it.heard).map(|(id, _)| *id);
-        if let Some(gone) = oldest.and_then(|id| self.nodes.remove(&id)) {
+        let oldest = self.by_age.pop_first();
+        if let Some(gone) = oldest.and_then(|(_, id)| self.nodes.remove(&id)) {
             self.functions -= gone.functions.len();
         }
+    }
+
+    /// Where a node says that it is now, by rail, if only one says so. What is behind a switch is called by who it is.
+    pub fn place_of(&self, now: Instant, node: NodeId) -> Option<[Option<Address>; MAX_RAILS]> {
+        let it = self.nodes.get(&node).filter(|it| it.is_fresh(now, it.heard))?;
+        if it.contested.is_some_and(|at| it.is_fresh(now, at)) {
+            return None;
+        }
+        let counts = |rail: &NeighbourRail| rail.gateway.is_none() && it.is_fresh(now, rail.heard);
+        Some(it.rails.map(|rail| rail.filter(counts).map(|rail| rail.address)))
     }
 
     /// Those that are not forgotten.
@@ -280,6 +295,7 @@ impl Neighbourhood {
     fn forget(&mut self, now: Instant) {
         self.forgotten = now;
         self.nodes.retain(|_, it| !it.is_over(now, it.heard));
+        self.by_age.retain(|(_, id)| self.nodes.contains_key(id));
         for it in self.nodes.values_mut() {
             let limit = it.interval * PATIENCE;
             it.functions.retain(|_, function| now.since(function.heard) <= limit);
@@ -567,6 +583,28 @@ mod tests {
     }
 
     #[test]
+    fn where_a_node_is_counts_as_long_as_one_alone_says_so() {
+        let mut all = empty();
+        let node = announcer(1).key.id();
+        let first = |all: &Neighbourhood, ms| all.place_of(at(ms), node).map(|rails| rails[0]);
+        assert_eq!(first(&all, 0), None);
+        hear(&mut all, 0, &announcer(1), &[rail(1)]);
+        assert_eq!(first(&all, 15_000), Some(Some(Address([1; 28]))));
+        assert_eq!(first(&all, 15_001), None, "it is silent");
+        hear(&mut all, 4_000, &announcer(1), &[]);
+        assert_eq!(first(&all, 15_001), Some(None), "it does not say so any more");
+        for (ms, place) in [(16_000, 1), (16_001, 2), (16_002, 1)] {
+            hear(&mut all, ms, &announcer(1), &[rail(place)]);
+        }
+        assert_eq!(first(&all, 16_002), None, "two say so");
+        hear(&mut all, 31_000, &announcer(1), &[rail(1)]);
+        assert_eq!(first(&all, 31_003), Some(Some(Address([1; 28]))));
+        let behind = Item::Rail { rail: RAIL, is_up: true, address: [1; 28], gateway: [2; 28] };
+        hear(&mut all, 31_004, &announcer(1), &[behind]);
+        assert_eq!(first(&all, 31_004), Some(None), "it is called by who it is");
+    }
+
+    #[test]
     fn one_that_moves_now_and_then_is_not_contested() {
         let mut all = empty();
         for round in 0..100 {
@@ -594,5 +632,9 @@ mod tests {
         }
         assert_eq!((all.nodes.len(), all.functions), (NODES_MAX, 0), "who was heard longest ago makes room");
         assert!(!all.nodes.contains_key(&announcer(1).key.id()));
+        let of_nodes: BTreeSet<_> = all.nodes.iter().map(|(id, it)| (it.heard, *id)).collect();
+        assert_eq!(all.by_age, of_nodes);
+        all.nodes(at(60_000)).for_each(drop);
+        assert!(all.by_age.is_empty());
     }
 }
