@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant as SystemInstant};
 
 use base::ids::{DomainBlock, Group, Incarnation, NodeId, RailId};
@@ -22,6 +22,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use crate::address::RailAddress;
 use crate::agent::Rail;
 use crate::event::Event;
+use crate::filter::{self, set_option};
 use crate::net::{Found, interfaces};
 use crate::rail::ethernet::{EVERYBODY, EthernetSocket, interface_name};
 use crate::rail::{self, Datagram, Device, RailSocket};
@@ -426,7 +427,7 @@ fn open(local: SocketAddr, device: Device) -> io::Result<Way> {
     let (to, is_in) = match local {
         SocketAddr::V4(local) => {
             // Only what comes on interfaces that this socket has joined on.
-            set(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
+            set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0_i32)?;
             rustix::net::bind(&socket, &SocketAddrV4::new(GROUP_V4, PORT))?;
             let join = |index: &u32| {
                 sockopt::set_ip_add_membership_with_ifindex(
@@ -444,7 +445,10 @@ fn open(local: SocketAddr, device: Device) -> io::Result<Way> {
         }
         SocketAddr::V6(_) => {
             sockopt::set_ipv6_v6only(&socket, true)?;
-            // An address of a link is bound on one link only.
+            // An address of a link is bound on one link only. What is for this machine alone may be from beyond it.
+            if is_open {
+                filter::take_for(&socket, GROUP_V6)?;
+            }
             let (group, link) = if is_open { (Ipv6Addr::UNSPECIFIED, 0) } else { (GROUP_V6, first) };
             rustix::net::bind(&socket, &SocketAddrV6::new(group, PORT, 0, link))?;
             let join = |index: &u32| sockopt::set_ipv6_add_membership(&socket, &GROUP_V6, *index);
@@ -459,17 +463,10 @@ fn open(local: SocketAddr, device: Device) -> io::Result<Way> {
     Ok(Way::Udp(socket, (!is_open).then_some(to)))
 }
 
-fn set(socket: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
-    let len = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: a number of that length, which the call only reads.
-    let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::own::{self, ip};
     use crate::rail::RailOptions;
     use crate::rail::udp::UdpSocket;
     use node::NodeKey;
@@ -572,6 +569,45 @@ mod tests {
     }
 
     #[test]
+    fn over_ipv6_all_on_the_segment_hear_each_other() {
+        // A machine may be without it.
+        if std::net::UdpSocket::bind("[::]:0").is_err() {
+            return;
+        }
+        own::run("discovery::tests::over_ipv6_in_a_network_of_its_own");
+    }
+
+    #[test]
+    #[ignore = "runs as a child of the test above"]
+    fn over_ipv6_in_a_network_of_its_own() {
+        ip("link add left type veth peer name right");
+        for (name, address) in [("left", "fd00::1/64"), ("right", "fd00::2/64")] {
+            ip(&format!("address add {address} dev {name} nodad"));
+            ip(&format!("link set {name} up"));
+        }
+        let until = SystemInstant::now() + Duration::from_secs(10);
+        while interfaces().iter().filter(|it| it.is_running && it.name != "lo").count() < 2 {
+            assert!(SystemInstant::now() < until, "they have no carrier");
+            std::thread::yield_now();
+        }
+        let key = NodeKey::new([3; 32]);
+        let rails = [rail("[fd00::1]:0")];
+        let mut speaker = Discovery::new(key.id(), None);
+        speaker.follow(&rails);
+        let mut hearers = ["[fd00::1]:0", "[fd00::2]:0", "[::]:0", "[::]:0"].map(|at| {
+            let mut hearer = Discovery::new(NodeId::numbered(1), None);
+            hearer.follow(&[rail(at)]);
+            hearer
+        });
+        hearers[3] = Discovery::listening(NodeId::numbered(1), Vec::new());
+        speaker.announce(&said(&key, &rails));
+        for hearer in &mut hearers {
+            let heard = hears(hearer, key.id(), 40);
+            assert_eq!(RailAddress::try_from(heard.rails[0].unwrap().address), Ok(rails[0].socket.local()));
+        }
+    }
+
+    #[test]
     fn whoever_is_no_node_yet_listens_over_both_kinds_of_ip() {
         let has_ipv6 = std::net::UdpSocket::bind("[::]:0").is_ok();
         assert_eq!(
@@ -599,6 +635,24 @@ mod tests {
         let most = u128::from(INFORMATION_BURST) + began.elapsed().as_millis() + 1;
         let heard = hearer.counts().heard;
         assert!(heard > 0 && u128::from(heard) <= most, "{heard} of {most}");
+    }
+
+    /// It may come from beyond the link.
+    #[test]
+    fn what_is_for_this_machine_alone_is_not_heard() {
+        let key = NodeKey::new([3; 32]);
+        let frame = write(&said(&key, &[]).on(RailId::ALL[0], Group::DEFAULT, 1), &[]).0;
+        for (anywhere, own) in [("0.0.0.0:0", "127.0.0.1"), ("[::]:0", "::1")] {
+            // A machine may be without IPv6.
+            let Ok(sender) = std::net::UdpSocket::bind((own, 0)) else { continue };
+            let mut hearer = Discovery::new(NodeId::numbered(1), None);
+            hearer.follow(&[rail(anywhere)]);
+            assert_eq!(hearer.sockets().count(), 1);
+            sender.send_to(&frame, (own, PORT)).unwrap();
+            hearer.receive();
+            // Others may speak there meanwhile.
+            assert!(hearer.nodes().1.all(|(id, _)| id != key.id()), "{anywhere}");
+        }
     }
 
     #[test]
