@@ -9,18 +9,20 @@
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant as SystemInstant};
 
-use base::Instant;
 use base::ids::{DomainBlock, Group, Incarnation, NodeId, RailId};
+use base::{Bucket, Instant};
 use node::information::{Announcer, INFORMATION_MAX, Item, Role, write};
+use node::switch::{INFORMATION_BURST, INFORMATION_EVERY};
 use node::{ANNOUNCE_EVERY, Address, GroupKey, MAX_RAILS, Name, Neighbour, Neighbourhood, Notice, PublicKey};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use crate::address::RailAddress;
 use crate::agent::Rail;
 use crate::event::Event;
+use crate::filter::{self, set_option};
 use crate::net::{Found, interfaces};
 use crate::rail::ethernet::{EVERYBODY, EthernetSocket, interface_name};
 use crate::rail::{self, Datagram, Device, RailSocket};
@@ -119,6 +121,8 @@ struct End {
     gateway: Option<RailAddress>,
     /// `None`: it could not be opened.
     way: Option<Way>,
+    /// How many more frames may be heard here: as many as a switch passes on, not as many as somebody may send.
+    room: Bucket,
 }
 
 /// How information frames come and go on a rail.
@@ -157,7 +161,7 @@ impl Discovery {
         for (rail, (local, way)) in RailId::ALL.into_iter().cycle().zip(udp.chain(ethernet)) {
             // Where one of them cannot be, the others may.
             let Ok(way) = way else { continue };
-            all.ends.push(End { rail, local, gateway: None, way: Some(way) });
+            all.ends.push(End::new(all.now(), rail, (local, None), Some(way)));
         }
         all
     }
@@ -182,7 +186,7 @@ impl Discovery {
                 Event::RailUnannounced { rail: rail.name.clone(), error: error.to_string() }.say();
             });
             let (local, gateway) = (rail.socket.local(), rail.gateway);
-            self.ends.push(End { rail: rail.id, local, gateway, way: way.ok() });
+            self.ends.push(End::new(self.now(), rail.id, (local, gateway), way.ok()));
         }
     }
 
@@ -217,13 +221,17 @@ impl Discovery {
                         let received = rustix::net::recvfrom(&*socket, &mut bytes, RecvFlags::DONTWAIT);
                         let Ok((_, len, Some(from))) = received else { break };
                         let Ok(from) = SocketAddr::try_from(from) else { continue };
-                        self.known.hear(now, end.rail, &bytes[..len], |address| place(address, from));
+                        if end.room.take(now) {
+                            self.known.hear(now, end.rail, &bytes[..len], |address| place(address, from));
+                        }
                     }
                 }
                 Some(Way::Ethernet(socket)) => {
                     // An interface that is gone says so for ever; the rail of it does as well.
                     let _ = socket.receive(AT_A_TIME, &mut |_, bytes| {
-                        self.known.hear(now, end.rail, bytes, as_it_is);
+                        if end.room.take(now) {
+                            self.known.hear(now, end.rail, bytes, as_it_is);
+                        }
                     });
                 }
                 Some(Way::Switch(..)) | None => {}
@@ -233,9 +241,11 @@ impl Discovery {
 
     /// Hears what a card has taken on a rail that leads to a switch.
     pub fn hear(&mut self, rail: RailId, frame: &[u8]) {
+        let now = self.now();
         // It may have gone meanwhile, or not take part.
-        if self.takes_part(rail) {
-            self.known.hear(self.now(), rail, frame, as_it_is);
+        let end = self.ends.iter_mut().find(|end| end.rail == rail && end.way.is_some());
+        if end.is_some_and(|end| end.room.take(now)) {
+            self.known.hear(now, rail, frame, as_it_is);
         }
     }
 
@@ -272,11 +282,8 @@ impl Discovery {
     }
 
     /// Where a node says that it is now, by rail, if only one says so.
-    pub fn place_of(&mut self, node: NodeId) -> Option<[Option<Address>; MAX_RAILS]> {
-        let now = self.now();
-        let (_, it) = self.known.nodes(now).find(|(id, it)| *id == node && it.contested.is_none())?;
-        // What is behind a switch is called by who it is.
-        Some(it.rails.map(|rail| rail.filter(|rail| rail.gateway.is_none()).map(|rail| rail.address)))
+    pub fn place_of(&self, node: NodeId) -> Option<[Option<Address>; MAX_RAILS]> {
+        self.known.place_of(self.now(), node)
     }
 
     /// Those who hear notices to all.
@@ -330,6 +337,16 @@ impl Discovery {
 }
 
 impl End {
+    fn new(
+        now: Instant,
+        rail: RailId,
+        (local, gateway): (RailAddress, Option<RailAddress>),
+        way: Option<Way>,
+    ) -> Self {
+        let room = Bucket::full(INFORMATION_BURST, INFORMATION_EVERY, now);
+        Self { rail, local, gateway, way, room }
+    }
+
     fn speaks(&self) -> bool {
         self.way.as_ref().is_some_and(|way| !matches!(way, Way::Udp(_, None)))
     }
@@ -410,7 +427,7 @@ fn open(local: SocketAddr, device: Device) -> io::Result<Way> {
     let (to, is_in) = match local {
         SocketAddr::V4(local) => {
             // Only what comes on interfaces that this socket has joined on.
-            set(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
+            set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0_i32)?;
             rustix::net::bind(&socket, &SocketAddrV4::new(GROUP_V4, PORT))?;
             let join = |index: &u32| {
                 sockopt::set_ip_add_membership_with_ifindex(
@@ -428,7 +445,10 @@ fn open(local: SocketAddr, device: Device) -> io::Result<Way> {
         }
         SocketAddr::V6(_) => {
             sockopt::set_ipv6_v6only(&socket, true)?;
-            // An address of a link is bound on one link only.
+            // An address of a link is bound on one link only. What is for this machine alone may be from beyond it.
+            if is_open {
+                filter::take_for(&socket, GROUP_V6)?;
+            }
             let (group, link) = if is_open { (Ipv6Addr::UNSPECIFIED, 0) } else { (GROUP_V6, first) };
             rustix::net::bind(&socket, &SocketAddrV6::new(group, PORT, 0, link))?;
             let join = |index: &u32| sockopt::set_ipv6_add_membership(&socket, &GROUP_V6, *index);
@@ -443,17 +463,10 @@ fn open(local: SocketAddr, device: Device) -> io::Result<Way> {
     Ok(Way::Udp(socket, (!is_open).then_some(to)))
 }
 
-fn set(socket: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
-    let len = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: a number of that length, which the call only reads.
-    let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::own::{self, ip};
     use crate::rail::RailOptions;
     use crate::rail::udp::UdpSocket;
     use node::NodeKey;
@@ -556,12 +569,90 @@ mod tests {
     }
 
     #[test]
+    fn over_ipv6_all_on_the_segment_hear_each_other() {
+        // A machine may be without it.
+        if std::net::UdpSocket::bind("[::]:0").is_err() {
+            return;
+        }
+        own::run("discovery::tests::over_ipv6_in_a_network_of_its_own");
+    }
+
+    #[test]
+    #[ignore = "runs as a child of the test above"]
+    fn over_ipv6_in_a_network_of_its_own() {
+        ip("link add left type veth peer name right");
+        for (name, address) in [("left", "fd00::1/64"), ("right", "fd00::2/64")] {
+            ip(&format!("address add {address} dev {name} nodad"));
+            ip(&format!("link set {name} up"));
+        }
+        let until = SystemInstant::now() + Duration::from_secs(10);
+        while interfaces().iter().filter(|it| it.is_running && it.name != "lo").count() < 2 {
+            assert!(SystemInstant::now() < until, "they have no carrier");
+            std::thread::yield_now();
+        }
+        let key = NodeKey::new([3; 32]);
+        let rails = [rail("[fd00::1]:0")];
+        let mut speaker = Discovery::new(key.id(), None);
+        speaker.follow(&rails);
+        let mut hearers = ["[fd00::1]:0", "[fd00::2]:0", "[::]:0", "[::]:0"].map(|at| {
+            let mut hearer = Discovery::new(NodeId::numbered(1), None);
+            hearer.follow(&[rail(at)]);
+            hearer
+        });
+        hearers[3] = Discovery::listening(NodeId::numbered(1), Vec::new());
+        speaker.announce(&said(&key, &rails));
+        for hearer in &mut hearers {
+            let heard = hears(hearer, key.id(), 40);
+            assert_eq!(RailAddress::try_from(heard.rails[0].unwrap().address), Ok(rails[0].socket.local()));
+        }
+    }
+
+    #[test]
     fn whoever_is_no_node_yet_listens_over_both_kinds_of_ip() {
         let has_ipv6 = std::net::UdpSocket::bind("[::]:0").is_ok();
         assert_eq!(
             Discovery::listening(NodeId::default(), Vec::new()).sockets().count(),
             1 + usize::from(has_ipv6)
         );
+    }
+
+    #[test]
+    fn on_a_rail_so_many_are_heard_and_no_more() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = socket.local_addr().unwrap();
+        let mut hearer = Discovery::new(NodeId::numbered(1), None);
+        let way = Some(Way::Udp(socket.into(), None));
+        let (began, rail) = (SystemInstant::now(), RailId::ALL[0]);
+        hearer.ends.push(End::new(hearer.now(), rail, (at.into(), None), way));
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let frame = write(&said(&NodeKey::new([3; 32]), &[]).on(rail, Group::DEFAULT, 1), &[]).0;
+        for sent in 1..=2 * INFORMATION_BURST {
+            sender.send_to(&frame, at).unwrap();
+            if sent % AT_A_TIME as u32 == 0 {
+                hearer.receive();
+            }
+        }
+        let most = u128::from(INFORMATION_BURST) + began.elapsed().as_millis() + 1;
+        let heard = hearer.counts().heard;
+        assert!(heard > 0 && u128::from(heard) <= most, "{heard} of {most}");
+    }
+
+    /// It may come from beyond the link.
+    #[test]
+    fn what_is_for_this_machine_alone_is_not_heard() {
+        let key = NodeKey::new([3; 32]);
+        let frame = write(&said(&key, &[]).on(RailId::ALL[0], Group::DEFAULT, 1), &[]).0;
+        for (anywhere, own) in [("0.0.0.0:0", "127.0.0.1"), ("[::]:0", "::1")] {
+            // A machine may be without IPv6.
+            let Ok(sender) = std::net::UdpSocket::bind((own, 0)) else { continue };
+            let mut hearer = Discovery::new(NodeId::numbered(1), None);
+            hearer.follow(&[rail(anywhere)]);
+            assert_eq!(hearer.sockets().count(), 1);
+            sender.send_to(&frame, (own, PORT)).unwrap();
+            hearer.receive();
+            // Others may speak there meanwhile.
+            assert!(hearer.nodes().1.all(|(id, _)| id != key.id()), "{anywhere}");
+        }
     }
 
     #[test]

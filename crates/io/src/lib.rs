@@ -37,6 +37,7 @@ pub mod discovery;
 pub mod event;
 mod fault;
 pub mod files;
+mod filter;
 mod guest_memory;
 pub mod impair;
 mod interrupts;

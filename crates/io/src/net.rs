@@ -129,6 +129,32 @@ fn is_global(address: &IpAddr) -> bool {
     }
 }
 
+/// Tests in a network namespace of their own.
+#[cfg(test)]
+pub(crate) mod own {
+    use std::process::Command;
+
+    /// Runs the ignored test of this name there. Whoever is not root gets a user namespace as well, in which it is.
+    pub(crate) fn run(test: &str) {
+        let mut command = Command::new("unshare");
+        if !rustix::process::geteuid().is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.arg("--net").arg(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads", "1"]);
+        let output = command.output().expect("the tests need unshare: make deps");
+        let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && told.contains("1 passed"), "{told}");
+    }
+
+    /// Has `ip` do this.
+    pub(crate) fn ip(words: &str) {
+        let status =
+            Command::new("ip").args(words.split(' ')).status().expect("the tests need iproute2: make deps");
+        assert!(status.success(), "ip {words}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

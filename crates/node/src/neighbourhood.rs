@@ -6,7 +6,7 @@
 //! heard the node speaks soon, so that a newcomer need not wait for an interval.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::ids::{Group, Incarnation, NodeId, RailId};
 use base::{Bucket, Instant};
@@ -19,7 +19,8 @@ use crate::{Address, MAX_RAILS};
 pub const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
 /// So many intervals of silence, and one is forgotten.
 const PATIENCE: u32 = 3;
-/// Longest interval that is believed.
+/// Shortest interval that is believed, or anybody could have anybody forgotten, and longest.
+const INTERVAL_MIN: u16 = ANNOUNCE_EVERY.as_secs() as u16;
 const INTERVAL_MAX: u16 = 600;
 /// After this a newcomer is told, and at most so often.
 const SOON: Duration = Duration::from_millis(200);
@@ -30,10 +31,14 @@ const FUNCTIONS_MAX: usize = 256;
 const ALL_FUNCTIONS_MAX: usize = 16_384;
 /// Most addresses of a switch.
 const PORTS_MAX: usize = 64;
+/// Most addresses where a rail is remembered to have been.
+const PLACES_MAX: usize = 4;
 /// Notices to all that are heeded at once, and after what time there may be one more. What is not heeded costs time
 /// only.
 const NOTICES: u32 = 64;
 const NOTICE_EVERY: Duration = Duration::from_millis(10);
+/// Most members of whom the last notice is remembered, be they forgotten otherwise: it must not be taken once more.
+const PROVEN_MAX: usize = 4 * NODES_MAX;
 
 /// A node that was heard.
 #[derive(Clone, Debug)]
@@ -64,8 +69,6 @@ pub struct Neighbour {
     pub contested: Option<Instant>,
     /// It has the key of this node's group, heard as late as this.
     pub member: Option<Instant>,
-    /// Life and number of the last frame of it that proved to have that key.
-    proven: (Incarnation, u64),
     interval: Duration,
 }
 
@@ -79,8 +82,28 @@ pub struct NeighbourRail {
     /// Its interface has a carrier.
     pub is_up: bool,
     heard: Instant,
-    /// Where it was said to be before, until when.
-    before: Option<(Address, Instant)>,
+    /// Where it was said to be before, until when that counts.
+    before: [Option<(Address, Instant)>; PLACES_MAX],
+}
+
+impl NeighbourRail {
+    /// It is said to be at `address` now: whether there are two who say where it is. One that has moved does not come
+    /// back at once, nor move on and on; two who speak in turn do, be it that one says something else each time.
+    fn go_to(&mut self, now: Instant, address: Address, until: Instant) -> bool {
+        for place in &mut self.before {
+            place.take_if(|(_, until)| now >= *until);
+        }
+        if self.address == address {
+            return false;
+        }
+        let is_back = self.before.iter().flatten().any(|(place, _)| *place == address);
+        let is_restless = self.before.iter().all(Option::is_some);
+        if let Some(oldest) = self.before.iter_mut().min_by_key(|place| place.map(|(_, until)| until)) {
+            *oldest = Some((self.address, until));
+        }
+        self.address = address;
+        is_back || is_restless
+    }
 }
 
 /// A function that it says it lends.
@@ -114,6 +137,8 @@ impl Neighbour {
 pub struct Neighbourhood {
     own: NodeId,
     nodes: BTreeMap<NodeId, Neighbour>,
+    /// Who was heard longest ago comes first.
+    by_age: BTreeSet<(Instant, NodeId)>,
     functions: usize,
     next: Instant,
     spoken: Option<Instant>,
@@ -123,6 +148,9 @@ pub struct Neighbourhood {
     /// Notices to all that have come, and how many more may.
     notices: Vec<Notice>,
     room: Bucket,
+    /// Life and number of the last frame with a notice of each member, and when it was heeded. Only who has the group's
+    /// key gets in, so nobody else can drive a member out.
+    proven: BTreeMap<NodeId, ((Incarnation, u64), Instant)>,
     /// Frames that were read, and those that were none.
     pub heard: u64,
     /// Frames that could not be read.
@@ -135,6 +163,7 @@ impl Neighbourhood {
         Self {
             own,
             nodes: BTreeMap::new(),
+            by_age: BTreeSet::new(),
             functions: 0,
             next: now,
             spoken: None,
@@ -142,6 +171,7 @@ impl Neighbourhood {
             group_key,
             notices: Vec::new(),
             room: Bucket::full(NOTICES, NOTICE_EVERY, now),
+            proven: BTreeMap::new(),
             heard: 0,
             malformed: 0,
         }
@@ -179,23 +209,17 @@ impl Neighbourhood {
             // What is over takes no room from others, though nobody asks who is there.
             self.forget(now);
         }
+        items.iter().for_each(|item| self.heed(now, &announcer, item));
         let known = self.nodes.get(&id).map(|it| it.incarnation);
         let is_new = known.is_none_or(|incarnation| incarnation != announcer.incarnation);
         if known.is_none() && self.nodes.len() >= NODES_MAX {
             self.make_room();
         }
         let neighbour = self.nodes.entry(id).or_insert_with(|| Neighbour::new(now, &announcer));
+        self.by_age.remove(&(neighbour.heard, id));
+        self.by_age.insert((now, id));
         neighbour.hear(now, rail, &announcer);
         for item in items {
-            if let (Item::Notice(notice, proof), Some(key)) = (&item, &self.group_key) {
-                let frame = (announcer.incarnation, announcer.number);
-                // What was heard before is said by somebody else now, or by a switch once more.
-                let is_later = frame > neighbour.proven;
-                if is_later && key.proves(&announcer, notice, proof) && self.room.take(now) {
-                    neighbour.proven = frame;
-                    self.notices.push(*notice);
-                }
-            }
             if let (Item::Member(mark), Some(key)) = (&item, &self.group_key) {
                 neighbour.member = (*mark == key.mark(id)).then_some(now);
             }
@@ -208,6 +232,25 @@ impl Neighbourhood {
             self.next = self.next.min(soon);
         }
         is_new
+    }
+
+    /// Takes a notice of a member that it has not sent before.
+    fn heed(&mut self, now: Instant, announcer: &Announcer, item: &Item) {
+        let Item::Notice(notice, proof) = item else { return };
+        let (id, frame) = (announcer.key.id(), (announcer.incarnation, announcer.number));
+        let known = self.proven.get(&id);
+        // What was heard before is said by somebody else now, or by a switch once more.
+        let is_later = known.is_none_or(|(last, _)| frame > *last);
+        let proves = |key: &GroupKey| key.proves(announcer, notice, proof);
+        if !is_later || !self.group_key.as_ref().is_some_and(proves) || !self.room.take(now) {
+            return;
+        }
+        if known.is_none() && self.proven.len() >= PROVEN_MAX {
+            let oldest = self.proven.iter().min_by_key(|(_, (_, at))| *at).map(|(id, _)| *id);
+            oldest.and_then(|id| self.proven.remove(&id));
+        }
+        self.proven.insert(id, (frame, now));
+        self.notices.push(*notice);
     }
 
     /// Notices to all that have come since the last call.
@@ -227,10 +270,20 @@ impl Neighbourhood {
     }
 
     fn make_room(&mut self) {
-        let oldest = self.nodes.iter().min_by_key(|(_, it)| it.heard).map(|(id, _)| *id);
-        if let Some(gone) = oldest.and_then(|id| self.nodes.remove(&id)) {
+        let oldest = self.by_age.pop_first();
+        if let Some(gone) = oldest.and_then(|(_, id)| self.nodes.remove(&id)) {
             self.functions -= gone.functions.len();
         }
+    }
+
+    /// Where a node says that it is now, by rail, if only one says so. What is behind a switch is called by who it is.
+    pub fn place_of(&self, now: Instant, node: NodeId) -> Option<[Option<Address>; MAX_RAILS]> {
+        let it = self.nodes.get(&node).filter(|it| it.is_fresh(now, it.heard))?;
+        if it.contested.is_some_and(|at| it.is_fresh(now, at)) {
+            return None;
+        }
+        let counts = |rail: &NeighbourRail| rail.gateway.is_none() && it.is_fresh(now, rail.heard);
+        Some(it.rails.map(|rail| rail.filter(counts).map(|rail| rail.address)))
     }
 
     /// Those that are not forgotten.
@@ -242,6 +295,7 @@ impl Neighbourhood {
     fn forget(&mut self, now: Instant) {
         self.forgotten = now;
         self.nodes.retain(|_, it| !it.is_over(now, it.heard));
+        self.by_age.retain(|(_, id)| self.nodes.contains_key(id));
         for it in self.nodes.values_mut() {
             let limit = it.interval * PATIENCE;
             it.functions.retain(|_, function| now.since(function.heard) <= limit);
@@ -271,7 +325,6 @@ impl Neighbour {
             functions: BTreeMap::new(),
             contested: None,
             member: None,
-            proven: Default::default(),
             interval: Duration::ZERO,
         }
     }
@@ -283,7 +336,7 @@ impl Neighbour {
         (self.role, self.name) = (announcer.role, announcer.name);
         (self.incarnation, self.heard) = (announcer.incarnation, now);
         self.domains = (announcer.domains.base(), announcer.domains.len());
-        self.interval = Duration::from_secs(announcer.interval_s.clamp(1, INTERVAL_MAX).into());
+        self.interval = Duration::from_secs(announcer.interval_s.clamp(INTERVAL_MIN, INTERVAL_MAX).into());
         self.heard_on[rail.index()] = Some(now);
     }
 
@@ -300,21 +353,12 @@ impl Neighbour {
                 let Some(address) = place(address) else { return };
                 let gateway = (gateway != [0; 28]).then_some(Address(gateway));
                 let until = now + self.interval * PATIENCE;
-                let present = self.rails[rail.index()];
-                let before = match present {
-                    Some(present) if present.address != address => Some((present.address, until)),
-                    Some(present) => present.before.filter(|(_, until)| now < *until),
-                    None => None,
-                };
-                // One that has moved does not come back at once: two who speak in turn do.
-                if present.is_some_and(|it| {
-                    it.address != address
-                        && it.before.is_some_and(|(before, until)| before == address && now < until)
-                }) {
+                let known = &mut self.rails[rail.index()];
+                if known.as_mut().is_some_and(|known| known.go_to(now, address, until)) {
                     self.contested = Some(now);
                 }
-                self.rails[rail.index()] =
-                    Some(NeighbourRail { address, gateway, is_up, heard: now, before });
+                let before = known.map_or([None; PLACES_MAX], |known| known.before);
+                *known = Some(NeighbourRail { address, gateway, is_up, heard: now, before });
             }
             Item::Function { name, bytes, read_only, lent_to } => {
                 let key = (group, name.to_bytes());
@@ -428,13 +472,44 @@ mod tests {
         hear(&mut all, 3, &from(6), &[item(&key, &from(5))]);
         assert_eq!(all.take_notices(), vec![], "it was heard, or is of another frame");
         assert_eq!(all.members(at(15_100)).count(), 0, "it says so no more");
-        for number in 7..500 {
-            hear(&mut all, 4, &from(number), &[item(&key, &from(number))]);
+        // Anybody can have it forgotten.
+        for (ms, until) in [(3, 3_100), (3_200, 20_000)] {
+            hear(&mut all, ms, &Announcer { interval_s: 1, ..from(9) }, &[]);
+            all.nodes(at(until)).for_each(drop);
+            hear(&mut all, until + 100, &from(5), &[item(&key, &from(5))]);
+            assert_eq!(all.take_notices(), vec![], "it was heard before its sender was forgotten");
         }
-        assert_eq!(all.take_notices().len(), NOTICES as usize - 1, "a member may lie, too");
+        for number in 7..500 {
+            hear(&mut all, 20_100, &from(number), &[item(&key, &from(number))]);
+        }
+        assert_eq!(all.take_notices().len(), NOTICES as usize, "a member may lie, too");
         let mut without = empty();
         hear(&mut without, 1, &from(1), &[item(&key, &from(1))]);
         assert_eq!(without.take_notices(), vec![]);
+    }
+
+    #[test]
+    fn of_members_the_last_notice_is_remembered_and_of_no_one_else() {
+        let key = GroupKey::new(&[1; 32]);
+        let mut all = Neighbourhood::new(at(0), announcer(0).key.id(), Some(key.clone()));
+        let notice = Notice { node: NodeId::numbered(7), rail: RailId::ALL[1], cause: NoticeCause::Silence };
+        let say = |all: &mut Neighbourhood, ms, node, key: &GroupKey| {
+            let from = Announcer { number: 1, ..announcer(node) };
+            hear(all, ms, &from, &[Item::Notice(notice, key.proof(&from, &notice))]);
+            all.take_notices().len()
+        };
+        assert_eq!(say(&mut all, 0, 1, &key), 1);
+        let other = GroupKey::new(&[2; 32]);
+        let others = 2..2 + PROVEN_MAX as u16;
+        assert!(others.clone().take(100).all(|node| say(&mut all, 10, node, &other) == 0));
+        assert_eq!((say(&mut all, 20, 1, &key), all.proven.len()), (0, 1), "they have no proof");
+        let mut ms = 20;
+        for node in others {
+            ms += 10;
+            assert_eq!(say(&mut all, ms, node, &key), 1);
+        }
+        assert_eq!(all.proven.len(), PROVEN_MAX);
+        assert!(!all.proven.contains_key(&announcer(1).key.id()), "who has sent none for longest makes room");
     }
 
     #[test]
@@ -487,6 +562,56 @@ mod tests {
         assert!(contested(&mut all, 300));
         hear(&mut all, 15_000, &announcer(1), &[rail(1)]);
         assert!(!contested(&mut all, 15_400), "the other one is silent");
+        // Who is said to be somewhere else each time is no less contested.
+        let mut all = empty();
+        for (ms, place) in (0..).zip([1, 2, 3, 1, 4, 5, 1]) {
+            hear(&mut all, ms, &announcer(1), &[rail(place)]);
+            assert_eq!(contested(&mut all, ms), ms >= 3, "{ms}");
+        }
+        let mut all = empty();
+        for ms in 0..6 {
+            hear(&mut all, ms, &announcer(1), &[rail(ms as u8)]);
+        }
+        assert!(contested(&mut all, 6), "nobody moves so often");
+        // Nor who speaks after it each time and has it forgotten.
+        let mut all = empty();
+        for (ms, place, interval_s) in [(0, 1, 5), (10, 2, 1), (5_000, 1, 5), (5_010, 3, 1)] {
+            hear(&mut all, ms, &Announcer { interval_s, ..announcer(1) }, &[rail(place)]);
+            all.nodes(at(ms + 4_900)).for_each(drop);
+        }
+        assert!(contested(&mut all, 9_910));
+    }
+
+    #[test]
+    fn where_a_node_is_counts_as_long_as_one_alone_says_so() {
+        let mut all = empty();
+        let node = announcer(1).key.id();
+        let first = |all: &Neighbourhood, ms| all.place_of(at(ms), node).map(|rails| rails[0]);
+        assert_eq!(first(&all, 0), None);
+        hear(&mut all, 0, &announcer(1), &[rail(1)]);
+        assert_eq!(first(&all, 15_000), Some(Some(Address([1; 28]))));
+        assert_eq!(first(&all, 15_001), None, "it is silent");
+        hear(&mut all, 4_000, &announcer(1), &[]);
+        assert_eq!(first(&all, 15_001), Some(None), "it does not say so any more");
+        for (ms, place) in [(16_000, 1), (16_001, 2), (16_002, 1)] {
+            hear(&mut all, ms, &announcer(1), &[rail(place)]);
+        }
+        assert_eq!(first(&all, 16_002), None, "two say so");
+        hear(&mut all, 31_000, &announcer(1), &[rail(1)]);
+        assert_eq!(first(&all, 31_003), Some(Some(Address([1; 28]))));
+        let behind = Item::Rail { rail: RAIL, is_up: true, address: [1; 28], gateway: [2; 28] };
+        hear(&mut all, 31_004, &announcer(1), &[behind]);
+        assert_eq!(first(&all, 31_004), Some(None), "it is called by who it is");
+    }
+
+    #[test]
+    fn one_that_moves_now_and_then_is_not_contested() {
+        let mut all = empty();
+        for round in 0..100 {
+            let ms = 5_000 * round;
+            hear(&mut all, ms, &announcer(1), &[rail((round / 4) as u8)]);
+            assert!(all.nodes(at(ms)).all(|(_, it)| it.contested.is_none()), "{ms}");
+        }
     }
 
     #[test]
@@ -507,5 +632,9 @@ mod tests {
         }
         assert_eq!((all.nodes.len(), all.functions), (NODES_MAX, 0), "who was heard longest ago makes room");
         assert!(!all.nodes.contains_key(&announcer(1).key.id()));
+        let of_nodes: BTreeSet<_> = all.nodes.iter().map(|(id, it)| (it.heard, *id)).collect();
+        assert_eq!(all.by_age, of_nodes);
+        all.nodes(at(60_000)).for_each(drop);
+        assert!(all.by_age.is_empty());
     }
 }

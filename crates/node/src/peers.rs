@@ -284,9 +284,12 @@ impl<'m> Peers<'m> {
         self.places[place] = Some(peer);
     }
 
-    /// Somebody says that a node is here, by rail.
+    /// Somebody says that a node is here, by rail; or nobody does any more.
     pub(crate) fn hear_of(&mut self, node: NodeId, heard: ByRail) {
-        if self.heard.len() < HEARD_MAX || self.heard.contains_key(&node) {
+        if heard == ByRail::default() {
+            // What is taken back takes no room from others.
+            self.heard.remove(&node);
+        } else if self.heard.len() < HEARD_MAX || self.heard.contains_key(&node) {
             self.heard.insert(node, heard);
         }
         let peers = self.places.iter_mut().flatten().filter(|peer| peer.node() == node);

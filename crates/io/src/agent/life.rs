@@ -155,7 +155,7 @@ impl Agent {
             outbox.push_of(loan, ToLoan::Connection { slot });
         }
         self.neighbours.agreements().for_each(|shared| outbox.push(shared));
-        self.lenders_at.iter().for_each(|(node, at)| outbox.push(ToCard::Heard(*node, *at)));
+        self.lenders_at.all().for_each(|(node, at)| outbox.push(ToCard::Heard(node, at)));
         self.members.iter().for_each(|node| outbox.push(ToCard::Member(*node, true)));
         self.captures.forget_ended();
         self.captures.all().for_each(|(place, wish)| outbox.push(ToCard::Capture { place, wish }));

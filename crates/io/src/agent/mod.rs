@@ -8,6 +8,7 @@ mod attach;
 mod change;
 mod clients;
 mod drives;
+mod heard;
 mod kept;
 mod lenders;
 mod life;
@@ -22,7 +23,7 @@ mod test_loans;
 mod view;
 mod watchdog;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -33,8 +34,8 @@ use base::RuleSet;
 use base::ids::{DomainBlock, DomainId, LifeId, NodeId, RailId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
-    Address, DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, MAX_RAILS, NodeKey,
-    NodeLedger, Notice, Protection, RailMode, Refusal, Secret, Tenancy, Whereabouts,
+    DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, NodeKey, NodeLedger, Notice,
+    Protection, RailMode, Refusal, Secret, Tenancy, Whereabouts,
 };
 use tracing::debug;
 
@@ -43,6 +44,7 @@ pub use self::change::{Arrivals, Withdrawn};
 use self::clients::Clients;
 pub use self::drives::DriveEnd;
 use self::drives::Images;
+use self::heard::LendersAt;
 use self::life::LiveCard;
 use self::neighbours::{Context, Neighbours};
 use self::slots::Slots;
@@ -356,7 +358,7 @@ pub struct Agent {
     members: BTreeSet<NodeId>,
     doubted: RateLimited,
     /// Where lenders say that they are today.
-    lenders_at: BTreeMap<NodeId, [Option<Address>; MAX_RAILS]>,
+    lenders_at: LendersAt,
     /// What it wants of the role.
     wants: Vec<AgentEvent>,
     /// What has gone wrong since the last turn.
@@ -448,7 +450,7 @@ impl Agent {
             notices: Vec::new(),
             members: BTreeSet::new(),
             doubted: RateLimited::default(),
-            lenders_at: BTreeMap::new(),
+            lenders_at: LendersAt::default(),
         };
         agent.tell_of_ring();
         agent.start_first_card()?;

@@ -101,16 +101,12 @@ impl Agent {
     }
 
     /// Nodes say that they are at these addresses today, by rail: those that this one borrows from are called there, too,
-    /// when they do not answer where they were.
-    pub fn hear_of(&mut self, mut at: impl FnMut(NodeId) -> Option<[Option<Address>; MAX_RAILS]>) {
+    /// when they do not answer where they were, for as long as that is said.
+    pub fn hear_of(&mut self, at: impl FnMut(NodeId) -> Option<[Option<Address>; MAX_RAILS]>) {
         let lenders: BTreeSet<NodeId> = self.spec.loans.iter().filter_map(LoanSpec::lender).collect();
-        self.lenders_at.retain(|node, _| lenders.contains(node));
-        for node in lenders {
-            let Some(at) = at(node).filter(|at| self.lenders_at.get(&node) != Some(at)) else { continue };
-            self.lenders_at.insert(node, at);
-            if let Some(card) = &mut self.card {
-                card.outbox.push(ToCard::Heard(node, at));
-            }
+        let news = self.lenders_at.follow(&lenders, at);
+        if let Some(card) = &mut self.card {
+            news.into_iter().for_each(|(node, at)| card.outbox.push(ToCard::Heard(node, at)));
         }
         self.tell_card();
     }

@@ -14,7 +14,7 @@
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::str::FromStr;
 
 use node::group_of;
@@ -23,9 +23,10 @@ use rustix::io::Errno;
 use super::batch::Batched;
 use super::name::{Envelope, HEAD_MAX, RawName, control_of};
 use super::receive::Received;
-use super::send::{Datagram, last_errno};
+use super::send::Datagram;
 use super::{Device, RailCounters, RailFeatures, RailOptions, RailSocket, enlarge_buffers};
 use crate::address::RailAddress;
+use crate::filter::{self, IF_EQUAL, LOAD_HALF, LOAD_WORD, RETURN, set_option, step};
 
 /// The protocol of frames: the first of those for local experiments (IEEE 802 §9.2.4).
 pub const ETHERTYPE: u16 = 0x88b5;
@@ -205,7 +206,7 @@ impl EthernetSocket {
             mr_alen: EVERYBODY.0.len() as libc::c_ushort,
             mr_address: address,
         };
-        set_option(socket.as_fd().as_raw_fd(), libc::SOL_PACKET, PACKET_ADD_MEMBERSHIP, &joined)?;
+        set_option(&socket, libc::SOL_PACKET, PACKET_ADD_MEMBERSHIP, &joined)?;
         Ok(socket)
     }
 
@@ -219,10 +220,10 @@ impl EthernetSocket {
         }
         // SAFETY: the descriptor was just opened and is nobody else's.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        attach_filter(fd.as_raw_fd(), packet_type)?;
-        set_option(fd.as_raw_fd(), libc::SOL_PACKET, PACKET_AUXDATA, &1_i32)?;
+        attach_filter(&fd, packet_type)?;
+        set_option(&fd, libc::SOL_PACKET, PACKET_AUXDATA, &1_i32)?;
         // Kernels before 4.20 refuse; the filter drops what leaves as well.
-        let _ = set_option(fd.as_raw_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32);
+        let _ = set_option(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32);
         enlarge_buffers(fd.as_fd(), options);
         let mut at = link_address();
         at.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
@@ -361,15 +362,9 @@ fn link_address() -> libc::sockaddr_ll {
 }
 
 /// Lets through packets of one type, with a tag and our protocol: a rail takes what has come for this machine alone.
-/// What is loaded from below zero is not of the packet, but what the kernel knows of it (Linux
-/// `Documentation/networking/filter.rst`).
-fn attach_filter(fd: RawFd, packet_type: u8) -> io::Result<()> {
-    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
-    const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+/// What is loaded from below zero is not of the packet, but what the kernel knows of it.
+fn attach_filter(socket: impl AsFd, packet_type: u8) -> io::Result<()> {
     let known = |what: libc::c_int| (libc::SKF_AD_OFF + what) as u32;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut steps = [
         step(LOAD_HALF, 0, 0, 12),
         step(IF_EQUAL, 0, 5, ETHERTYPE.into()),
@@ -380,15 +375,7 @@ fn attach_filter(fd: RawFd, packet_type: u8) -> io::Result<()> {
         step(RETURN, 0, 0, u32::MAX),
         step(RETURN, 0, 0, 0),
     ];
-    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
-}
-
-fn set_option<T>(fd: RawFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-    let len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: a value of that length, which the call only reads, with what it points to.
-    let result = unsafe { libc::setsockopt(fd, level, option, (&raw const *value).cast(), len) };
-    if result == 0 { Ok(()) } else { Err(last_errno().into()) }
+    filter::attach(socket, &mut steps)
 }
 
 #[cfg(test)]

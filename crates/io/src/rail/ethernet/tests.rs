@@ -1,10 +1,10 @@
 //! Real sockets on two ends of a virtual wire, in a network namespace of the test's own.
 
 use std::io::IoSlice;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::net::own::{self, ip};
 use crate::rail::take_over;
 
 /// As long as the smallest frame, with this group in its header.
@@ -12,12 +12,6 @@ fn frame(group: u16, len: usize, fill: u8) -> Vec<u8> {
     let mut bytes = vec![fill; len];
     bytes[16..18].copy_from_slice(&group.to_le_bytes());
     bytes
-}
-
-fn ip(words: &str) {
-    let status =
-        Command::new("ip").args(words.split(' ')).status().expect("the tests need iproute2: make deps");
-    assert!(status.success(), "ip {words}");
 }
 
 fn open(name: &str) -> EthernetSocket {
@@ -46,19 +40,9 @@ fn receive(socket: &mut dyn RailSocket, from: RailAddress, count: usize) -> Vec<
     all
 }
 
-/// Whoever is not root gets a user namespace as well, in which it is.
 #[test]
 fn frames_travel_between_interfaces() {
-    let mut command = Command::new("unshare");
-    if !rustix::process::geteuid().is_root() {
-        command.args(["--user", "--map-root-user"]);
-    }
-    let test = "rail::ethernet::tests::in_a_network_of_its_own";
-    command.arg("--net").arg(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads", "1"]);
-    let output = command.output().expect("the tests need unshare: make deps");
-    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+    own::run("rail::ethernet::tests::in_a_network_of_its_own");
 }
 
 #[test]
