@@ -398,6 +398,13 @@ impl<'m> NodeLedger<'m> {
         self.obtain(peer_owner(place))
     }
 
+    /// The cells of a peer, as they were in new memory: see [`Region::clear`].
+    pub(crate) fn clear_peer(&self, place: usize) -> Result<&'m PeerCells, RegionError> {
+        let kept: &Kept<PeerCells> = self.regions.obtain(peer_owner(place))?;
+        kept.clear(self.journal);
+        Ok(&kept.0)
+    }
+
     /// The cells of all loans, for onlookers, found in one pass.
     pub fn loans(&self) -> LedgerLoans<'m> {
         LedgerLoans(self.regions.by_owner())

@@ -122,6 +122,8 @@ pub(crate) struct Peer<'m> {
     is_own: bool,
     /// Whom it is with, as was reported.
     joined: Option<(NodeId, Incarnation)>,
+    /// By rail, when it was said last that it does not answer there.
+    pub(crate) silent: [Option<Instant>; MAX_RAILS],
     /// An assertion has failed in the channel: it is left alone.
     has_failed: bool,
 }
@@ -160,6 +162,7 @@ impl<'m> Peer<'m> {
             node: key.id(),
             is_own: key == card.identity.public(),
             joined: None,
+            silent: Default::default(),
             has_failed: false,
         };
         if peer.channel.peer().is_none() {

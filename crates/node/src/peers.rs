@@ -251,13 +251,13 @@ impl<'m> Peers<'m> {
         now: Instant,
     ) -> Result<(), RegionError> {
         let journal = ledger.journal;
-        let cells = ledger.obtain_peer(place)?;
+        ledger.obtain_peer(place)?;
         if let Some(peer) = self.get(place) {
             peer.leave();
             journal.commit();
         }
         // It is nobody's: if this is cut short, whoever comes next does it again.
-        journal.clear(cells);
+        let cells = ledger.clear_peer(place)?;
         cells.set_key(journal, Some(key));
         cells.calls_itself.set(journal, calls_itself.into());
         cells.group.set(journal, group.0);

@@ -251,8 +251,9 @@ impl<'m> Journal<'m> {
     }
 
     /// Makes `cells` what they were in new memory: all zeroes, without a log. Nothing committed may refer to what is in
-    /// them, and a successor that finds this unfinished does it again. `C` consists of ledger cells and nothing else.
-    pub fn clear<C: FromBytes>(&self, cells: &C) {
+    /// them, and a successor that finds this unfinished does it again. `C` consists of ledger cells and nothing else:
+    /// others do that by [`Region::clear`](super::Region::clear) of what is made of cells.
+    pub(super) fn clear<C: FromBytes>(&self, cells: &C) {
         let target = core::ptr::from_ref(cells).cast_mut().cast::<u8>();
         self.offset_of(target, size_of::<C>());
         for byte in 0..size_of::<C>() {

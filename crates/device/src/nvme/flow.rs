@@ -7,6 +7,7 @@ use spec::nvme::{FusedOperation, Status};
 use crate::function::{Dma, DmaId, MediaKind};
 use crate::nvme::Controller;
 use crate::nvme::admin::{HostView, events};
+use crate::nvme::cells::SHUTDOWN_SLOT;
 use crate::nvme::command::{CommandCells, Event, Next, Origin, Outcome, State, Work, dma_id};
 use crate::nvme::gate::Admission;
 use crate::nvme::io;
@@ -294,7 +295,7 @@ impl<'m> Controller<'m> {
         }
     }
 
-    fn complete_after(&mut self, slot: u16, version: u64, outcome: Outcome) {
+    pub(super) fn complete_after(&mut self, slot: u16, version: u64, outcome: Outcome) {
         self.gate.release(slot, self.command(slot));
         self.table.end_after(slot, version, outcome);
     }
@@ -302,10 +303,15 @@ impl<'m> Controller<'m> {
     /// Ends a command with an error that says that the medium has lost something, when the owner keeps that.
     pub(super) fn complete_lost(&mut self, slot: u16, status: Status) {
         let version = self.subsystem.note_fault();
-        if !self.subsystem.config.keeps_state || self.subsystem.is_persisted(version).is_some() {
+        if !self.waits_to_be_kept(version) {
             return self.complete(slot, 0, status);
         }
         self.complete_after(slot, version, Outcome { status: status.bits(), ..Outcome::default() });
+    }
+
+    /// Whether the owner is to keep that, and has not said what became of it.
+    pub(super) fn waits_to_be_kept(&self, version: u64) -> bool {
+        self.subsystem.config.keeps_state && self.subsystem.is_persisted(version).is_none()
     }
 
     /// Completes commands whose change is kept, or could not be.
@@ -317,6 +323,7 @@ impl<'m> Controller<'m> {
             let command = self.command(slot);
             let Outcome { result, status, .. } = command.outcome.get();
             match (self.subsystem.is_persisted(command.list.get()), Status::from_bits(status)) {
+                (Some(_), _) if slot == SHUTDOWN_SLOT => self.end_shutdown(false),
                 (Some(false), Status::SUCCESS) => self.complete(slot, 0, Status::INTERNAL_ERROR),
                 (Some(_), status) => self.complete(slot, result, status),
                 (None, _) => {}

@@ -310,7 +310,7 @@ impl Function for Controller<'_> {
                 self.statistics.media_errors.add(1);
                 let status = media_status(error, command).with_dnr();
                 match work {
-                    Work::Shutdown => self.end_shutdown(false),
+                    Work::Shutdown => self.fail_shutdown(),
                     _ if is_lost => self.complete_lost(slot, status),
                     _ => self.complete(slot, 0, status),
                 }

@@ -124,12 +124,13 @@ impl Card<'_> {
                     self.peers[other].wake();
                 }
             }
-            let again = self.silent[rail.index()].is_some_and(|since| now.since(since) < SAID_AGAIN);
-            if again {
-                return;
-            }
-            self.silent[rail.index()] = Some(now);
         }
+        // Also of a peer's: one that answers and does not, in turns, would have everybody told all the time.
+        let said = if is_own { &mut self.silent } else { &mut self.peers[place].silent };
+        if said[rail.index()].is_some_and(|since| now.since(since) < SAID_AGAIN) {
+            return;
+        }
+        said[rail.index()] = Some(now);
         let node = if is_own { self.config.identity.id() } else { peer };
         let notice = Notice { node, rail, cause: NoticeCause::Silence };
         if !self.members.is_empty() {

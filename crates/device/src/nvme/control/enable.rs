@@ -8,7 +8,7 @@ use spec::nvme::registers::{Csts, DOORBELLS, HOST_KEEPS, ShutdownStatus, doorbel
 use super::registers::{CcChange, PENDING_OFFSET, VECTORS_OFFSET};
 use crate::nvme::Controller;
 use crate::nvme::cells::{QUEUES, SHUTDOWN_SLOT};
-use crate::nvme::command::{Next, Origin, State, Work};
+use crate::nvme::command::{Next, Origin, Outcome, State, Work};
 use crate::nvme::queues::{Doorbell, QueueMemory};
 
 impl Controller<'_> {
@@ -99,6 +99,15 @@ impl Controller<'_> {
         self.follow(SHUTDOWN_SLOT, Ok(Next::flush()));
     }
 
+    /// The flush of a shutdown has failed, which is told when the owner keeps that, as any other is.
+    pub(crate) fn fail_shutdown(&mut self) {
+        let version = self.subsystem.note_fault();
+        if self.waits_to_be_kept(version) {
+            return self.complete_after(SHUTDOWN_SLOT, version, Outcome::default());
+        }
+        self.end_shutdown(false);
+    }
+
     /// The flush of a shutdown has ended. One that failed never completes the shutdown: no completion queue could tell
     /// of it, so Controller Fatal Status does (NVMe 2.0 §3.1.3.6, §3.6).
     pub(crate) fn end_shutdown(&mut self, flushed: bool) {
@@ -108,7 +117,10 @@ impl Controller<'_> {
             self.registers.set_shutdown(ShutdownStatus::COMPLETE);
         }
         self.abandon(SHUTDOWN_SLOT);
-        self.forget(SHUTDOWN_SLOT);
+        // Unless it has waited for its owner, the medium is only now done with it.
+        if self.command(SHUTDOWN_SLOT).state() == State::Orphan {
+            self.forget(SHUTDOWN_SLOT);
+        }
     }
 
     /// A controller level reset: queues, commands, features and events go, and what the host

@@ -143,6 +143,30 @@ fn a_flush_that_nobody_waits_for_and_a_write_that_tells_of_others_count_too() {
 }
 
 #[test]
+fn a_shutdown_that_has_failed_is_told_only_when_that_is_kept() {
+    for resets in [false, true] {
+        with_rig(drive(), |rig| {
+            start_all(rig);
+            rig.write32(CC, SHUT_DOWN);
+            while rig.answer() {}
+            let op = rig.media.pop_front().unwrap();
+            rig.controller.handle_media(rig.now, op.id, FAILED);
+            rig.ledger.journal.commit();
+            assert!(!rig.csts().cfs() && rig.csts().shst() == ShutdownStatus::OCCURRING.0);
+            let persist = rig.controller.subsystem().poll_persist().unwrap();
+            if resets {
+                rig.write32(CC, 0x0046_0000);
+            }
+            rig.step(Input::Persisted(persist.version, true));
+            rig.settle();
+            assert_eq!(rig.csts().cfs(), !resets);
+            rig.write32(CC, 0x0046_0000);
+            rig.assert_idle();
+        });
+    }
+}
+
+#[test]
 fn a_shutdown_whose_flush_has_failed_does_not_complete() {
     with_rig(drive(), |rig| {
         start_all(rig);

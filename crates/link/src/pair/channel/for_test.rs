@@ -37,6 +37,11 @@ impl<'m> Channel<'m> {
         self.paths.index_of(path).map_or(0, |at| self.paths[at].outgoing.next_number())
     }
 
+    /// Whether a packet of this number on a path, or a later one, was acknowledged.
+    pub(in crate::pair) fn has_answered_for_test(&self, path: PathId, number: u64) -> bool {
+        self.paths.index_of(path).is_some_and(|at| self.paths[at].outgoing.has_answered(number))
+    }
+
     /// A handshake begins, whatever there is.
     pub(in crate::pair) fn call_for_test(&mut self, now: Instant) {
         self.call(now);

@@ -61,6 +61,8 @@ struct Asked {
     pinged: bool,
     /// It has said that a rail seems to have failed.
     noticed: bool,
+    /// Of which paths it has acknowledged packets, as bits.
+    acked: u32,
 }
 
 /// From whom a frame was, if it was not dropped.
@@ -363,11 +365,14 @@ impl<'m> Channel<'m> {
         for record in records.flatten() {
             match record {
                 Record::Ack { path, generation, delay_us, ranges } => {
-                    // What an older card of ours has sent, this one knows nothing of.
+                    // What an older card of ours has sent, this one knows nothing of. One a path and frame: each looks
+                    // at all that is under way there.
                     if generation == self.config.generation.0
                         && let Some(path) = PathId::from_number(path).and_then(|id| self.paths.index_of(id))
+                        && asked.acked & (1 << path) == 0
                     {
                         asked.answers = true;
+                        asked.acked |= 1 << path;
                         self.handle_ack(now, path, &ranges, Duration::from_micros(u64::from(delay_us)));
                     }
                 }

@@ -856,6 +856,31 @@ fn a_record_that_counts_more_than_its_bytes_can_hold_is_malformed() {
     assert_eq!(stats(&world, 1).dropped_malformed.get(), 2);
 }
 
+/// Each acknowledgement looks at all packets under way: who fills frames with them would keep a card busy.
+#[test]
+fn of_acknowledgements_of_one_path_a_frame_has_one() {
+    let arena = Arena::default();
+    let mut world = open(&arena);
+    world.run(50);
+    let sent = Header::parse(&frame_of_write(&mut world)).unwrap();
+    let id = StreamId(world.nodes[1].places[0].stream_number());
+    let ack = |number: u64| {
+        let mut raw = vec![1, 28, 0, sent.path().index() as u8, 1, 0, 0];
+        raw.extend(sent.card_generation.0.to_le_bytes());
+        raw.extend([number.to_le_bytes(); 2].as_flattened());
+        raw
+    };
+    let mut is_acked_by = |acks: &[u64]| {
+        let records = acks.iter().flat_map(|number| ack(*number));
+        let body: Vec<u8> = core::iter::repeat_n(0, size_of::<Status>()).chain(records).collect();
+        let frame = world.nodes[1].channel(0).write_for_test(id, &body);
+        assert_eq!(world.give(0, &frame), Heard::Answer);
+        world.nodes[0].channel(1).has_answered_for_test(sent.path(), sent.packet_number)
+    };
+    assert!(!is_acked_by(&[sent.packet_number - 1, sent.packet_number]));
+    assert!(is_acked_by(&[sent.packet_number]));
+}
+
 /// The rails in the header of an answer are confirmed by nothing in it. Whoever knows the public key of who has called,
 /// and is faster than the network, must not change what that one knows of the rails of its peer: an answer comes on a
 /// path that the call has taken.

@@ -87,6 +87,21 @@ fn a_rail_on_which_several_are_silent_is_ones_own() {
     assert!(said.len() <= 2 && said.iter().filter(|notice| **notice == own).count() == 1, "{said:?}");
 }
 
+/// A peer that answers on a rail and does not, in turns, has everybody told of it once a second.
+#[test]
+fn a_rail_that_comes_and_goes_is_not_told_all_the_time() {
+    let arena = Arena::default();
+    let mut star = Star::new(&arena);
+    star.ends[2].card.set_member(NodeKey::numbered(9).id(), true);
+    let begins = star.now;
+    for _ in 0..10 {
+        star.run(Duration::from_millis(120), |lender, rail| lender == 1 && rail == RailId::ALL[1]);
+        star.run(Duration::from_millis(80), |_, _| false);
+    }
+    let (said, seconds) = (star.notices().len(), star.now.since(begins).as_secs() as usize);
+    assert!((1..=seconds + 1).contains(&said), "{said} times in {seconds} s");
+}
+
 /// Members hear of a rail by one frame to all of them: each uses another one until it has answered.
 #[test]
 fn members_are_told_by_one_frame_and_others_one_by_one() {
