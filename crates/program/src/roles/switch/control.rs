@@ -100,26 +100,30 @@ impl Partitions {
         let peers = partitions::read_peers(state)?;
         let (listed, refused) = (Listed::default(), RateLimited::default());
         let mut all = Self { ownership, ports, peers: BTreeMap::new(), listed, refused };
-        for (name, peer) in peers {
-            all.restore_peer(name, peer).map_err(|why| {
-                let file = state.path().join("peers");
-                Failure::refused(format_args!(
-                    "what was told of the peers of this switch's ports does not fit its file: {why}. Put back into \
-                     the file what it named, or remove {} and have them told anew",
-                    file.display()
-                ))
-            })?;
-        }
+        all.restore_peers(peers).map_err(|why| {
+            let file = state.path().join("peers");
+            Failure::refused(format_args!(
+                "what was told of the peers of this switch's ports does not fit its file: {why}. Put back into the \
+                 file what it named, or remove {} and have them told anew",
+                file.display()
+            ))
+        })?;
         all.list();
         Ok((all, table))
     }
 
-    fn restore_peer(&mut self, name: String, peer: SocketAddr) -> Result<(), String> {
-        let at = self.ports.iter().position(|port| port.name == name);
-        let at = at.ok_or_else(|| format!("there is no port `{name}`"))?;
-        self.check_peer(at, peer)?;
-        self.ports[at].peer = Some(peer.into());
-        self.peers.insert(name, peer);
+    fn restore_peers(&mut self, peers: BTreeMap<String, SocketAddr>) -> Result<(), String> {
+        let place = |(name, peer): (&String, &SocketAddr)| {
+            let at = self.ports.iter().position(|port| port.name == *name);
+            at.map(|at| (at, *peer)).ok_or_else(|| format!("there is no port `{name}`"))
+        };
+        let placed = peers.iter().map(place).collect::<Result<Vec<_>, String>>()?;
+        for &(at, peer) in &placed {
+            self.ports[at].peer = Some(peer.into());
+        }
+        // Not one by one: what the file says of a port that was told another one is in nobody's way.
+        placed.into_iter().try_for_each(|(at, peer)| self.check_peer(at, peer))?;
+        self.peers = peers;
         Ok(())
     }
 
@@ -132,8 +136,9 @@ impl Partitions {
         match (peer_problem(peer.into(), Some(&port.listen)), others.next()) {
             (Some(why), _) => Err(format!("behind port `{}`, {peer}: {why}", port.name)),
             (None, Some((_, other))) => Err(format!(
-                "{peer} is behind port `{}` already: what comes from there can be of one port only",
-                other.name
+                "{peer} cannot be behind port `{}`: it is behind port `{}` already, and what comes from there can be \
+                 of one port only",
+                port.name, other.name
             )),
             (None, None) => Ok(()),
         }
@@ -383,4 +388,99 @@ fn place(to_switch: &Sender<Placed>, wake: &OwnedFd, what: Placing) -> Result<()
     // It is only a matter of time until it looks.
     let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
     is_done.recv().map_err(|_| ending())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::SwitchConfig;
+
+    const X: &str = "10.0.0.1:7411";
+    const Y: &str = "10.0.0.2:7411";
+    const Z: &str = "10.0.0.4:7411";
+
+    fn owner() -> NodeId {
+        NodeId::numbered(1)
+    }
+
+    /// Ports a and b at one address and c at another, with these peers, in a partition that a node may have.
+    fn config(a: &str, b: &str, c: &str) -> SwitchConfig {
+        let port = |name: &str, listen: &str, peer: &str, base: u32| {
+            format!(
+                "[[ports]]\nname = \"{name}\"\nlisten = \"{listen}\"\npeer = \"{peer}\"\ndomains = [\"{base}/16\"]\n"
+            )
+        };
+        let text = [
+            "control = \"10.0.0.9:7412\"\n".to_owned(),
+            port("a", "10.0.0.3:7411", a, 4096),
+            port("b", "10.0.0.3:7411", b, 4112),
+            port("c", "10.0.1.3:7411", c, 4128),
+            format!(
+                "[[partitions]]\nname = \"red\"\nports = [\"a\", \"b\", \"c\"]\nowners = [\"{}\"]\n",
+                owner()
+            ),
+        ];
+        SwitchConfig::parse(&text.concat(), Path::new("s1.toml")).unwrap()
+    }
+
+    fn partitions(config: SwitchConfig, state: &StateDir) -> Result<Partitions, Failure> {
+        let SwitchConfig { spec, owners, ports, .. } = config;
+        Partitions::new(Ownership::new(spec, owners), ports, state).map(|(partitions, _)| partitions)
+    }
+
+    /// One that its owner has taken.
+    fn taken(config: SwitchConfig, state: &StateDir) -> Partitions {
+        let mut partitions = partitions(config, state).ok().unwrap();
+        let take = Order::Take { partitions: vec!["red".to_owned()], epoch: 1 };
+        assert!(matches!(order(&mut partitions, state, &take), Reply::Done { .. }));
+        partitions
+    }
+
+    fn order(partitions: &mut Partitions, state: &StateDir, order: &Order) -> Reply {
+        partitions.act(owner(), &serde_json::to_vec(order).unwrap(), state, &|_| Ok(()))
+    }
+
+    fn peer(partitions: &mut Partitions, state: &StateDir, port: &str, peer: &str) -> Reply {
+        let epochs = BTreeMap::from([("red".to_owned(), 1)]);
+        order(partitions, state, &Order::Peer { port: port.to_owned(), peer: peer.parse().unwrap(), epochs })
+    }
+
+    fn peers(partitions: &Partitions) -> Vec<String> {
+        partitions.ports().iter().map(|port| port.peer.unwrap().to_string()).collect()
+    }
+
+    #[test]
+    fn a_peer_that_went_from_port_to_port_is_there_after_a_kill() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let mut before = taken(config(X, Y, X), &state);
+        let refused = peer(&mut before, &state, "a", Y);
+        assert!(
+            matches!(refused, Reply::Refused { why } if why.contains("port `a`") && why.contains("port `b`"))
+        );
+        // Y is free when b has another one.
+        assert!(matches!(peer(&mut before, &state, "b", Z), Reply::Done { .. }));
+        assert!(matches!(peer(&mut before, &state, "a", Y), Reply::Done { .. }));
+        assert_eq!(peers(&before), [Y, Z, X]);
+        drop(before);
+        let after = partitions(config(X, Y, X), &state).map_err(|failure| failure.to_string());
+        assert_eq!(after.as_ref().map(peers).map_err(String::as_str), Ok(vec![Y.into(), Z.into(), X.into()]));
+    }
+
+    #[test]
+    fn a_file_with_the_peer_that_another_port_was_told_is_refused_by_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let mut before = taken(config(X, Y, X), &state);
+        assert!(matches!(peer(&mut before, &state, "b", Z), Reply::Done { .. }));
+        drop(before);
+        // The operator has given Z to the other port of the same address.
+        let said = partitions(config(Z, Y, X), &state).err().unwrap().to_string();
+        for part in ["port `a`", "port `b`", Z, "remove", "peers"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(partitions(config(X, Y, Z), &state).is_ok(), "at another address it is another port's");
+    }
 }
