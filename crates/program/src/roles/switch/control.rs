@@ -69,6 +69,50 @@ enum Decision {
     Peer(usize, SocketAddr),
 }
 
+/// Where what was decided is kept, durably.
+trait Keep {
+    fn partitions(&self, partitions: &[SwitchPartition]) -> Result<(), StateError>;
+    fn peers(&self, peers: &BTreeMap<String, SocketAddr>) -> Result<(), StateError>;
+}
+
+impl Keep for StateDir {
+    fn partitions(&self, partitions: &[SwitchPartition]) -> Result<(), StateError> {
+        partitions::write(self, partitions)
+    }
+
+    fn peers(&self, peers: &BTreeMap<String, SocketAddr>) -> Result<(), StateError> {
+        partitions::write_peers(self, peers)
+    }
+}
+
+/// Of what it is not known whether what is kept is what the switch goes by: the system said no when it was too late to
+/// leave the old.
+#[derive(Default)]
+struct Doubts {
+    partitions: bool,
+    peers: bool,
+}
+
+/// What came of keeping something.
+fn settled(done: Result<(), StateError>, is_in_doubt: &mut bool) -> Result<(), String> {
+    let error = match done {
+        Ok(()) => {
+            *is_in_doubt = false;
+            return Ok(());
+        }
+        Err(error) => error,
+    };
+    *is_in_doubt |= matches!(error, StateError::Unsettled { .. });
+    Err(if *is_in_doubt {
+        format!(
+            "{error}. What was asked for is not so, but may be after the next start of the switch; until it can keep \
+             again what it goes by, it changes nothing: see to its state folder, and ask it again"
+        )
+    } else {
+        format!("it cannot be kept: {error}")
+    })
+}
+
 /// The partitions of a switch, as it keeps them.
 pub(super) struct Partitions {
     ownership: Ownership,
@@ -76,6 +120,7 @@ pub(super) struct Partitions {
     ports: Vec<SwitchPort>,
     /// Who was told to be behind which of them.
     peers: BTreeMap<String, SocketAddr>,
+    doubts: Doubts,
     listed: Listed,
     refused: RateLimited,
 }
@@ -98,8 +143,8 @@ impl Partitions {
         })?;
         let table = restored.map(|restored| ownership.apply(restored));
         let peers = partitions::read_peers(state)?;
-        let (listed, refused) = (Listed::default(), RateLimited::default());
-        let mut all = Self { ownership, ports, peers: BTreeMap::new(), listed, refused };
+        let (doubts, listed, refused) = (Doubts::default(), Listed::default(), RateLimited::default());
+        let mut all = Self { ownership, ports, peers: BTreeMap::new(), doubts, listed, refused };
         all.restore_peers(peers).map_err(|why| {
             let file = state.path().join("peers");
             Failure::refused(format_args!(
@@ -163,23 +208,25 @@ impl Partitions {
         &mut self,
         who: NodeId,
         question: &[u8],
-        state: &StateDir,
+        kept: &dyn Keep,
         place: &dyn Fn(Placing) -> Result<(), String>,
     ) -> Reply {
-        let unkept = |error: StateError| format!("it cannot be kept: {error}");
         let done = self.decide(who, question).and_then(|(decision, events)| {
+            if decision.is_some() {
+                self.settle(kept)?;
+            }
             match decision {
                 None => {}
                 Some(Decision::Change(change)) => {
                     let next: Vec<SwitchPartition> = change.partitions().iter().map(shown).collect();
-                    partitions::write(state, &next).map_err(unkept)?;
+                    settled(kept.partitions(&next), &mut self.doubts.partitions)?;
                     place(Placing::Table(self.ownership.apply(change)))?;
                     self.list();
                 }
                 Some(Decision::Peer(at, peer)) => {
                     let mut peers = self.peers.clone();
                     peers.insert(self.ports[at].name.clone(), peer);
-                    partitions::write_peers(state, &peers).map_err(unkept)?;
+                    settled(kept.peers(&peers), &mut self.doubts.peers)?;
                     (self.peers, self.ports[at].peer) = (peers, Some(peer.into()));
                     place(Placing::Peer(at, peer.into()))?;
                 }
@@ -198,6 +245,18 @@ impl Partitions {
                 Reply::Refused { why }
             }
         }
+    }
+
+    /// Keeps what the switch goes by where something else may be kept: what comes next builds on it.
+    fn settle(&mut self, kept: &dyn Keep) -> Result<(), String> {
+        if self.doubts.partitions {
+            let present: Vec<SwitchPartition> = self.ownership.partitions().iter().map(shown).collect();
+            settled(kept.partitions(&present), &mut self.doubts.partitions)?;
+        }
+        if self.doubts.peers {
+            settled(kept.peers(&self.peers), &mut self.doubts.peers)?;
+        }
+        Ok(())
     }
 
     fn decide(&self, who: NodeId, question: &[u8]) -> Result<(Option<Decision>, Vec<Event>), String> {
@@ -368,7 +427,7 @@ impl Thread {
             let Self { partitions, state, to_switch, wake, .. } = self;
             let place = |what| place(to_switch, wake, what);
             let mut act = |key: &PublicKey, question: &[u8]| {
-                let reply = partitions.act(key.id(), question, state, &place);
+                let reply = partitions.act(key.id(), question, &**state, &place);
                 serde_json::to_vec(&reply).expect("a reply is plain structs, which serialise")
             };
             let reply = self.answerer.handle(now, from, &buffer[..len], entropy, &mut act);
@@ -392,6 +451,7 @@ fn place(to_switch: &Sender<Placed>, wake: &OwnedFd, what: Placing) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
     use std::path::Path;
 
     use super::*;
@@ -438,11 +498,11 @@ mod tests {
         partitions
     }
 
-    fn order(partitions: &mut Partitions, state: &StateDir, order: &Order) -> Reply {
-        partitions.act(owner(), &serde_json::to_vec(order).unwrap(), state, &|_| Ok(()))
+    fn order(partitions: &mut Partitions, kept: &dyn Keep, order: &Order) -> Reply {
+        partitions.act(owner(), &serde_json::to_vec(order).unwrap(), kept, &|_| Ok(()))
     }
 
-    fn peer(partitions: &mut Partitions, state: &StateDir, port: &str, peer: &str) -> Reply {
+    fn peer(partitions: &mut Partitions, state: &dyn Keep, port: &str, peer: &str) -> Reply {
         let epochs = BTreeMap::from([("red".to_owned(), 1)]);
         order(partitions, state, &Order::Peer { port: port.to_owned(), peer: peer.parse().unwrap(), epochs })
     }
@@ -482,5 +542,61 @@ mod tests {
             assert!(said.contains(part), "{part}: {said}");
         }
         assert!(partitions(config(X, Y, Z), &state).is_ok(), "at another address it is another port's");
+    }
+
+    /// A disk that says no, so that it is not known what is kept; and what came there.
+    #[derive(Default)]
+    struct Disk {
+        fails: Cell<bool>,
+        partitions: RefCell<Vec<Vec<SwitchPartition>>>,
+        peers: RefCell<Vec<BTreeMap<String, SocketAddr>>>,
+    }
+
+    impl Disk {
+        fn result(&self) -> Result<(), StateError> {
+            let error = std::io::Error::from_raw_os_error(5);
+            if self.fails.get() { Err(StateError::Unsettled { file: "kept".into(), error }) } else { Ok(()) }
+        }
+    }
+
+    impl Keep for Disk {
+        fn partitions(&self, partitions: &[SwitchPartition]) -> Result<(), StateError> {
+            self.partitions.borrow_mut().push(partitions.to_vec());
+            self.result()
+        }
+
+        fn peers(&self, peers: &BTreeMap<String, SocketAddr>) -> Result<(), StateError> {
+            self.peers.borrow_mut().push(peers.clone());
+            self.result()
+        }
+    }
+
+    #[test]
+    fn where_it_is_not_known_what_is_kept_nothing_is_done_until_that_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let mut partitions = taken(config(X, Y, X), &state);
+        let take = |epoch| Order::Take { partitions: vec!["red".to_owned()], epoch };
+        let refused = |reply| matches!(reply, Reply::Refused { why } if why.contains("after the next start"));
+        let disk = Disk::default();
+        disk.fails.set(true);
+        assert!(refused(peer(&mut partitions, &disk, "b", Z)));
+        assert!(refused(order(&mut partitions, &disk, &take(2))));
+        assert_eq!(disk.partitions.borrow().len(), 0, "what is not known of the peers comes first");
+        assert!(
+            matches!(order(&mut partitions, &disk, &Order::Show {}), Reply::Done { .. }),
+            "nothing to keep"
+        );
+        disk.fails.set(false);
+        assert!(matches!(order(&mut partitions, &disk, &take(2)), Reply::Done { .. }));
+        let none = BTreeMap::new();
+        assert_eq!(disk.peers.borrow()[1..], [none.clone(), none], "what the switch goes by");
+        assert_eq!(peers(&partitions), [X, Y, X]);
+        disk.fails.set(true);
+        assert!(refused(order(&mut partitions, &disk, &take(3))));
+        disk.fails.set(false);
+        assert!(matches!(order(&mut partitions, &disk, &take(3)), Reply::Done { .. }));
+        let epochs: Vec<u64> = disk.partitions.borrow().iter().map(|it| it[0].epoch).collect();
+        assert_eq!(epochs, [2, 3, 2, 3]);
     }
 }
