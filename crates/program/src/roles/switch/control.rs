@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -19,9 +19,9 @@ use io::address::RailAddress;
 use io::event::Event;
 use io::rate_limited::RateLimited;
 use io::switch::Switch;
-use node::PublicKey;
-use node::errand::Answerer;
+use node::errand::{Answerer, Source};
 use node::switch::{Change, OwnedPartition, Owner, Ownership, Table};
+use node::{Address, PublicKey};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::{SwitchPort, peer_problem};
@@ -346,7 +346,11 @@ impl Control {
         let ends = Arc::new(AtomicBool::new(false));
         let mut own = Thread {
             socket,
-            answerer: Answerer::new(state.identity().clone(), Instant::ZERO),
+            answerer: Answerer::new(
+                state.identity().clone(),
+                Instant::ZERO,
+                state_dir::random(state.path())?,
+            ),
             partitions,
             state: Arc::clone(state),
             to_switch: sender,
@@ -392,7 +396,7 @@ impl Drop for Control {
 /// What the thread has.
 struct Thread {
     socket: UdpSocket,
-    answerer: Answerer<SocketAddr>,
+    answerer: Answerer,
     partitions: Partitions,
     state: Arc<StateDir>,
     to_switch: Sender<Placed>,
@@ -430,13 +434,23 @@ impl Thread {
                 let reply = partitions.act(key.id(), question, &**state, &place);
                 serde_json::to_vec(&reply).expect("a reply is plain structs, which serialise")
             };
-            let reply = self.answerer.handle(now, from, &buffer[..len], entropy, &mut act);
+            let reply = self.answerer.handle(now, source(from), &buffer[..len], entropy, &mut act);
             if let Some(reply) = reply {
                 // One that is lost is asked for again.
                 let _ = self.socket.send_to(&reply, from);
             }
         }
     }
+}
+
+/// Where that is to who counts hosts: an address of IPv4, or the network of 64 bits of one of IPv6, in which one
+/// machine may have any number of them.
+fn source(from: SocketAddr) -> Source {
+    let host = match from.ip().to_canonical() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => (u128::from(ip) >> 64 << 64).to_be_bytes(),
+    };
+    Source { address: Address::from(RailAddress::from(from)).0, host }
 }
 
 /// Has the switch forward by that, and waits until it does.
@@ -542,6 +556,18 @@ mod tests {
             assert!(said.contains(part), "{part}: {said}");
         }
         assert!(partitions(config(X, Y, Z), &state).is_ok(), "at another address it is another port's");
+    }
+
+    #[test]
+    fn a_host_is_an_address_or_a_network_of_64_bits() {
+        let of = |text: &str| source(text.parse().unwrap());
+        let (one, other_port) = (of("10.0.0.1:1"), of("10.0.0.1:2"));
+        assert!(one.host == other_port.host && one.address != other_port.address);
+        assert_eq!(of("[::ffff:10.0.0.1]:1").host, one.host);
+        assert_ne!(of("10.0.0.2:1").host, one.host);
+        let (one, beside) = (of("[fd00::1]:1"), of("[fd00::2]:1"));
+        assert!(one.host == beside.host && one.address != beside.address);
+        assert_ne!(of("[fd00:0:0:1::1]:1").host, one.host);
     }
 
     /// A disk that says no, so that it is not known what is kept; and what came there.
