@@ -3,7 +3,9 @@
 //! The intuition: a folder of small files, each of which is always either whole or absent. The rules:
 //!
 //! 1. A file changes by *temporary file, fsync, rename, fsync of the folder*. A node killed anywhere leaves the
-//!    old content or the new one, and at most `.NAME.tmp`, which nobody reads and the next write replaces.
+//!    old content or the new one, and at most `.NAME.tmp`, which nobody reads and the next write replaces. Where
+//!    the last of these fails the old content is put back, in the same way; where that fails, too, it is not known
+//!    which one there will be, and the error says so ([`StateError::Unsettled`]).
 //! 2. `identity` is written last when a folder is new. So an `identity` without the other files is never the
 //!    trace of a kill but of a hand or a broken disk, and is refused by name: a counter that begins anew would
 //!    make peers refuse this node for good.
@@ -444,6 +446,14 @@ pub enum StateError {
         /// The file.
         file: PathBuf,
     },
+    /// Whether a file has its new content or the old one is not known before the next start.
+    #[error("cannot make {} durable, nor what it held before: {error}", file.display())]
+    Unsettled {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
     /// The system said no.
     #[error("cannot {doing} {}: {error}", path.display())]
     Io {
@@ -460,7 +470,7 @@ impl From<StateError> for Failure {
     fn from(error: StateError) -> Self {
         let exit = match &error {
             StateError::NoHome => Exit::Usage,
-            StateError::Io { error, .. } => Exit::of_io(error),
+            StateError::Io { error, .. } | StateError::Unsettled { error, .. } => Exit::of_io(error),
             _ => Exit::Refused,
         };
         Self::new(exit, error)

@@ -167,7 +167,9 @@ impl Ownership {
         listed(&self.spec, &self.owners)
     }
 
-    /// What is as it was `kept`. A port of which nothing was kept is where the configuration says.
+    /// What is as it was `kept`. A port of which nothing was kept is where the configuration says. A partition of which
+    /// the configuration does not let its owner in any more is nobody's, with the epoch that it had: so orders of
+    /// before are stale still.
     ///
     /// # Errors
     /// It does not fit: it names what is not there any more, or could not be a switch.
@@ -175,7 +177,8 @@ impl Ownership {
         let (mut spec, mut owners) = (self.spec.clone(), self.owners.clone());
         for partition in kept {
             let at = self.partition(&partition.name)?;
-            owners[at] = partition.owner;
+            let Owner { node, epoch } = partition.owner;
+            owners[at] = Owner { node: node.filter(|node| self.is_allowed(*node, at)), epoch };
             let ports = self.ports(&partition.ports)?;
             relocate(&mut spec.partitions, &ports, at);
         }
@@ -195,7 +198,7 @@ impl Ownership {
         for name in names {
             let at = self.partition(name)?;
             let (partition, present) = (name.clone(), self.owners[at].epoch);
-            if !self.allowed.get(at).is_some_and(|allowed| allowed.contains(&who)) {
+            if !self.is_allowed(who, at) {
                 return Err(OwnershipError::NotAllowed { partition, node: who });
             }
             if epoch <= present && self.rules.has(Rule::FenceEpochs) {
@@ -257,6 +260,11 @@ impl Ownership {
         let at = self.spec.partitions.iter().position(|it| it.ports.contains(&port)).ok_or_else(no_port)?;
         self.check_owner(who, at, epochs)?;
         Ok(port)
+    }
+
+    /// Whether this node may take the partition in this place.
+    fn is_allowed(&self, node: NodeId, at: usize) -> bool {
+        self.allowed.get(at).is_some_and(|allowed| allowed.contains(&node))
     }
 
     fn check_owner(
@@ -412,6 +420,24 @@ mod tests {
         assert!(matches!(all.port(node(1), "c", &red), Err(OwnershipError::NotOwner { owner: None, .. })));
         let stale = epochs(&[("red", 2)]);
         assert!(matches!(all.port(node(1), "b", &stale), Err(OwnershipError::Stale { present: 1, .. })));
+    }
+
+    #[test]
+    fn who_may_not_have_a_partition_any_more_does_not_get_it_back() {
+        let spec = ownership().spec;
+        let mut all = Ownership::new(spec, vec![vec![node(2)], vec![node(1)]]);
+        let kept = taken(1, &["red", "blue"]).partitions();
+        let change = all.restore(&kept).unwrap();
+        all.apply(change);
+        let both = epochs(&[("red", 1), ("blue", 1)]);
+        let nobodys = OwnershipError::NotOwner { partition: "red".to_owned(), owner: None };
+        assert_eq!(all.port(node(1), "b", &both), Err(nobodys.clone()));
+        assert_eq!(all.move_ports(node(1), &names(&["b"]), "blue", &both).unwrap_err(), nobodys);
+        assert_eq!(all.port(node(1), "c", &both), Ok(3), "what it may have is its own still");
+        // The epoch stays: an order of before that is under way still takes nothing.
+        assert_eq!(all.partitions()[0].owner, Owner { node: None, epoch: 1 });
+        assert!(matches!(all.take(node(2), &names(&["red"]), 1), Err(OwnershipError::Stale { .. })));
+        assert!(all.take(node(2), &names(&["red"]), 2).is_ok());
     }
 
     #[test]

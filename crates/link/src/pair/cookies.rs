@@ -21,28 +21,30 @@ const COOKIE_LEN: usize = 16;
 /// Bytes of the random part of an answer.
 const NONCE_LEN: usize = 32;
 /// For how long a secret makes cookies, and whoever got one uses it.
-pub(super) const COOKIE_LIFE: Duration = Duration::from_secs(120);
+pub(crate) const COOKIE_LIFE: Duration = Duration::from_secs(120);
+/// Bytes of a sealed cookie.
+pub(crate) const SEALED_LEN: usize = NONCE_LEN + COOKIE_LEN + TAG_LEN;
 /// Bytes of a frame that brings a cookie.
-pub(super) const REPLY_LEN: usize = HEADER_LEN + NONCE_LEN + COOKIE_LEN + TAG_LEN;
+pub(crate) const REPLY_LEN: usize = HEADER_LEN + SEALED_LEN;
 /// Bytes behind the message of a first frame: the mark, and that of the cookie.
-pub(super) const MARKS_LEN: usize = 2 * TAG_LEN;
+pub(crate) const MARKS_LEN: usize = 2 * TAG_LEN;
 
 const SECRET: u64 = u64::from_le_bytes(*b"cookies\0");
 const SEALING: u64 = u64::from_le_bytes(*b"cookie\0\0");
 
 /// What a caller has been given, for calls from where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Cookie([u8; COOKIE_LEN]);
+pub(crate) struct Cookie([u8; COOKIE_LEN]);
 
 /// Makes and checks cookies.
-pub(super) struct Cookies {
+pub(crate) struct Cookies {
     seed: [u8; 32],
     made: u64,
 }
 
 impl Cookies {
     /// With a seed that nobody else has.
-    pub(super) fn new(seed: &[u8; 32]) -> Self {
+    pub(crate) fn new(seed: &[u8; 32]) -> Self {
         Self { seed: derive(seed, SECRET), made: 0 }
     }
 
@@ -56,7 +58,7 @@ impl Cookies {
 
     /// Whether a first message was made with a cookie for the address that it came from, be it one of the secret before
     /// the present one.
-    pub(super) fn is_proven(&self, now: Instant, frame: &[u8], from: &[u8]) -> bool {
+    pub(crate) fn is_proven(&self, now: Instant, frame: &[u8], from: &[u8]) -> bool {
         let period = period(now);
         [Some(period), period.checked_sub(1)]
             .into_iter()
@@ -66,7 +68,7 @@ impl Cookies {
 
     /// Turns a first message that bears the mark of `called` into the answer that brings a cookie: its length, which is
     /// less. `header` is the answer's.
-    pub(super) fn answer(
+    pub(crate) fn answer(
         &mut self,
         now: Instant,
         called: &PublicKey,
@@ -75,26 +77,39 @@ impl Cookies {
         from: &[u8],
     ) -> usize {
         let mark = mark_in(frame);
-        let Cookie(mut sealed) = self.cookie(period(now), from);
+        write_header(header, &mark, frame);
+        let sealed = self.seal(now, called, from, &associated(frame, &mark));
+        frame[HEADER_LEN..REPLY_LEN].copy_from_slice(&sealed);
+        REPLY_LEN
+    }
+
+    /// The cookie of who is at the address with these bytes and has called `called`, sealed, and bound to what is
+    /// `associated`.
+    pub(crate) fn seal(
+        &mut self,
+        now: Instant,
+        called: &PublicKey,
+        from: &[u8],
+        associated: &[u8],
+    ) -> [u8; SEALED_LEN] {
+        let Cookie(mut cookie) = self.cookie(period(now), from);
         self.made += 1;
         // Periods are few, so this is never one of their secrets.
         let nonce = derive(&self.seed, u64::MAX - self.made);
-        write_header(header, &mark, frame);
-        let seal = Aegis256::<TAG_LEN>::new(&key_of(called), &nonce);
-        let tag = seal.encrypt_in_place(&mut sealed, &associated(frame, &mark));
-        let parts = [&nonce[..], &sealed, &tag].concat();
-        frame[HEADER_LEN..REPLY_LEN].copy_from_slice(&parts);
-        REPLY_LEN
+        let tag = Aegis256::<TAG_LEN>::new(&key_of(called), &nonce).encrypt_in_place(&mut cookie, associated);
+        let mut sealed = [0; SEALED_LEN];
+        sealed.copy_from_slice(&[&nonce[..], &cookie, &tag].concat());
+        sealed
     }
 }
 
 /// Answers to which first message a cookie is: the packet number of its header.
-pub(super) fn answers(header: &Header, mark: &[u8; TAG_LEN]) -> bool {
+pub(crate) fn answers(header: &Header, mark: &[u8; TAG_LEN]) -> bool {
     header.packet_number == number_of(mark)
 }
 
 /// The mark of a first message, which holds both.
-pub(super) fn mark_in(frame: &[u8]) -> [u8; TAG_LEN] {
+pub(crate) fn mark_in(frame: &[u8]) -> [u8; TAG_LEN] {
     let marks = frame.last_chunk::<MARKS_LEN>().copied().unwrap_or_default();
     let mut mark = [0; TAG_LEN];
     mark.copy_from_slice(&marks[..TAG_LEN]);
@@ -103,18 +118,23 @@ pub(super) fn mark_in(frame: &[u8]) -> [u8; TAG_LEN] {
 
 impl Cookie {
     /// Reads the answer of `called` to the first message with this mark.
-    pub(super) fn read(called: &PublicKey, mark: &[u8; TAG_LEN], frame: &[u8]) -> Option<Self> {
+    pub(crate) fn read(called: &PublicKey, mark: &[u8; TAG_LEN], frame: &[u8]) -> Option<Self> {
         let (_, body) = frame.split_at_checked(HEADER_LEN).filter(|_| frame.len() == REPLY_LEN)?;
-        let (nonce, rest) = body.split_first_chunk::<NONCE_LEN>()?;
+        Self::open(called, body, &associated(frame, mark))
+    }
+
+    /// Opens what [`Cookies::seal`] has made.
+    pub(crate) fn open(called: &PublicKey, sealed: &[u8], associated: &[u8]) -> Option<Self> {
+        let (nonce, rest) = sealed.split_first_chunk::<NONCE_LEN>()?;
         let (sealed, tag) = rest.split_first_chunk::<COOKIE_LEN>()?;
-        let (mut cookie, tag) = (*sealed, tag.first_chunk::<TAG_LEN>()?);
+        let (mut cookie, tag) = (*sealed, <&[u8; TAG_LEN]>::try_from(tag).ok()?);
         let seal = Aegis256::<TAG_LEN>::new(&key_of(called), nonce);
-        seal.decrypt_in_place(&mut cookie, tag, &associated(frame, mark)).ok()?;
+        seal.decrypt_in_place(&mut cookie, tag, associated).ok()?;
         Some(Self(cookie))
     }
 
     /// Makes the last mark of a first message.
-    pub(super) fn mark(&self, frame: &mut [u8]) {
+    pub(crate) fn mark(&self, frame: &mut [u8]) {
         let mark = self.mark_of(frame);
         if let Some(place) = frame.last_chunk_mut() {
             *place = mark;

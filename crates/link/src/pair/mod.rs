@@ -14,7 +14,7 @@
 mod calls;
 mod channel;
 mod control;
-mod cookies;
+pub(crate) mod cookies;
 mod lobby;
 mod opening;
 mod schedule;

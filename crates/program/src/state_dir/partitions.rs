@@ -29,7 +29,7 @@ pub fn read(state: &StateDir) -> Result<Option<Vec<SwitchPartition>>, StateError
 /// Keeps that in place of what was kept, durably.
 ///
 /// # Errors
-/// The system said no; what was kept still is.
+/// The system said no; what was kept still is, but for [`StateError::Unsettled`].
 pub fn write(state: &StateDir, partitions: &[SwitchPartition]) -> Result<(), StateError> {
     // Names and ids have no blanks, so the text has none.
     let text = serde_json::to_string(partitions).expect("partitions are plain structs, which serialise");
@@ -51,7 +51,7 @@ pub fn read_peers(state: &StateDir) -> Result<BTreeMap<String, SocketAddr>, Stat
 /// Keeps that in place of what was kept, durably.
 ///
 /// # Errors
-/// The system said no; what was kept still is.
+/// The system said no; what was kept still is, but for [`StateError::Unsettled`].
 pub fn write_peers(state: &StateDir, peers: &BTreeMap<String, SocketAddr>) -> Result<(), StateError> {
     let text = serde_json::to_string(peers).expect("names and addresses serialise");
     write_value(&state.path, PEERS, &text)

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -19,9 +19,9 @@ use io::address::RailAddress;
 use io::event::Event;
 use io::rate_limited::RateLimited;
 use io::switch::Switch;
-use node::PublicKey;
-use node::errand::Answerer;
+use node::errand::{Answerer, Source};
 use node::switch::{Change, OwnedPartition, Owner, Ownership, Table};
+use node::{Address, PublicKey};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::{SwitchPort, peer_problem};
@@ -69,6 +69,50 @@ enum Decision {
     Peer(usize, SocketAddr),
 }
 
+/// Where what was decided is kept, durably.
+trait Keep {
+    fn partitions(&self, partitions: &[SwitchPartition]) -> Result<(), StateError>;
+    fn peers(&self, peers: &BTreeMap<String, SocketAddr>) -> Result<(), StateError>;
+}
+
+impl Keep for StateDir {
+    fn partitions(&self, partitions: &[SwitchPartition]) -> Result<(), StateError> {
+        partitions::write(self, partitions)
+    }
+
+    fn peers(&self, peers: &BTreeMap<String, SocketAddr>) -> Result<(), StateError> {
+        partitions::write_peers(self, peers)
+    }
+}
+
+/// Of what it is not known whether what is kept is what the switch goes by: the system said no when it was too late to
+/// leave the old.
+#[derive(Default)]
+struct Doubts {
+    partitions: bool,
+    peers: bool,
+}
+
+/// What came of keeping something.
+fn settled(done: Result<(), StateError>, is_in_doubt: &mut bool) -> Result<(), String> {
+    let error = match done {
+        Ok(()) => {
+            *is_in_doubt = false;
+            return Ok(());
+        }
+        Err(error) => error,
+    };
+    *is_in_doubt |= matches!(error, StateError::Unsettled { .. });
+    Err(if *is_in_doubt {
+        format!(
+            "{error}. What was asked for is not so, but may be after the next start of the switch; until it can keep \
+             again what it goes by, it changes nothing: see to its state folder, and ask it again"
+        )
+    } else {
+        format!("it cannot be kept: {error}")
+    })
+}
+
 /// The partitions of a switch, as it keeps them.
 pub(super) struct Partitions {
     ownership: Ownership,
@@ -76,6 +120,7 @@ pub(super) struct Partitions {
     ports: Vec<SwitchPort>,
     /// Who was told to be behind which of them.
     peers: BTreeMap<String, SocketAddr>,
+    doubts: Doubts,
     listed: Listed,
     refused: RateLimited,
 }
@@ -98,28 +143,32 @@ impl Partitions {
         })?;
         let table = restored.map(|restored| ownership.apply(restored));
         let peers = partitions::read_peers(state)?;
-        let (listed, refused) = (Listed::default(), RateLimited::default());
-        let mut all = Self { ownership, ports, peers: BTreeMap::new(), listed, refused };
-        for (name, peer) in peers {
-            all.restore_peer(name, peer).map_err(|why| {
-                let file = state.path().join("peers");
-                Failure::refused(format_args!(
-                    "what was told of the peers of this switch's ports does not fit its file: {why}. Put back into \
-                     the file what it named, or remove {} and have them told anew",
-                    file.display()
-                ))
-            })?;
-        }
+        let (doubts, listed, refused) = (Doubts::default(), Listed::default(), RateLimited::default());
+        let mut all = Self { ownership, ports, peers: BTreeMap::new(), doubts, listed, refused };
+        all.restore_peers(peers).map_err(|why| {
+            let file = state.path().join("peers");
+            Failure::refused(format_args!(
+                "what was told of the peers of this switch's ports does not fit its file: {why}. Put back into the \
+                 file what it named, or remove {} and have them told anew",
+                file.display()
+            ))
+        })?;
         all.list();
         Ok((all, table))
     }
 
-    fn restore_peer(&mut self, name: String, peer: SocketAddr) -> Result<(), String> {
-        let at = self.ports.iter().position(|port| port.name == name);
-        let at = at.ok_or_else(|| format!("there is no port `{name}`"))?;
-        self.check_peer(at, peer)?;
-        self.ports[at].peer = Some(peer.into());
-        self.peers.insert(name, peer);
+    fn restore_peers(&mut self, peers: BTreeMap<String, SocketAddr>) -> Result<(), String> {
+        let place = |(name, peer): (&String, &SocketAddr)| {
+            let at = self.ports.iter().position(|port| port.name == *name);
+            at.map(|at| (at, *peer)).ok_or_else(|| format!("there is no port `{name}`"))
+        };
+        let placed = peers.iter().map(place).collect::<Result<Vec<_>, String>>()?;
+        for &(at, peer) in &placed {
+            self.ports[at].peer = Some(peer.into());
+        }
+        // Not one by one: what the file says of a port that was told another one is in nobody's way.
+        placed.into_iter().try_for_each(|(at, peer)| self.check_peer(at, peer))?;
+        self.peers = peers;
         Ok(())
     }
 
@@ -132,8 +181,9 @@ impl Partitions {
         match (peer_problem(peer.into(), Some(&port.listen)), others.next()) {
             (Some(why), _) => Err(format!("behind port `{}`, {peer}: {why}", port.name)),
             (None, Some((_, other))) => Err(format!(
-                "{peer} is behind port `{}` already: what comes from there can be of one port only",
-                other.name
+                "{peer} cannot be behind port `{}`: it is behind port `{}` already, and what comes from there can be \
+                 of one port only",
+                port.name, other.name
             )),
             (None, None) => Ok(()),
         }
@@ -158,23 +208,25 @@ impl Partitions {
         &mut self,
         who: NodeId,
         question: &[u8],
-        state: &StateDir,
+        kept: &dyn Keep,
         place: &dyn Fn(Placing) -> Result<(), String>,
     ) -> Reply {
-        let unkept = |error: StateError| format!("it cannot be kept: {error}");
         let done = self.decide(who, question).and_then(|(decision, events)| {
+            if decision.is_some() {
+                self.settle(kept)?;
+            }
             match decision {
                 None => {}
                 Some(Decision::Change(change)) => {
                     let next: Vec<SwitchPartition> = change.partitions().iter().map(shown).collect();
-                    partitions::write(state, &next).map_err(unkept)?;
+                    settled(kept.partitions(&next), &mut self.doubts.partitions)?;
                     place(Placing::Table(self.ownership.apply(change)))?;
                     self.list();
                 }
                 Some(Decision::Peer(at, peer)) => {
                     let mut peers = self.peers.clone();
                     peers.insert(self.ports[at].name.clone(), peer);
-                    partitions::write_peers(state, &peers).map_err(unkept)?;
+                    settled(kept.peers(&peers), &mut self.doubts.peers)?;
                     (self.peers, self.ports[at].peer) = (peers, Some(peer.into()));
                     place(Placing::Peer(at, peer.into()))?;
                 }
@@ -193,6 +245,18 @@ impl Partitions {
                 Reply::Refused { why }
             }
         }
+    }
+
+    /// Keeps what the switch goes by where something else may be kept: what comes next builds on it.
+    fn settle(&mut self, kept: &dyn Keep) -> Result<(), String> {
+        if self.doubts.partitions {
+            let present: Vec<SwitchPartition> = self.ownership.partitions().iter().map(shown).collect();
+            settled(kept.partitions(&present), &mut self.doubts.partitions)?;
+        }
+        if self.doubts.peers {
+            settled(kept.peers(&self.peers), &mut self.doubts.peers)?;
+        }
+        Ok(())
     }
 
     fn decide(&self, who: NodeId, question: &[u8]) -> Result<(Option<Decision>, Vec<Event>), String> {
@@ -282,7 +346,11 @@ impl Control {
         let ends = Arc::new(AtomicBool::new(false));
         let mut own = Thread {
             socket,
-            answerer: Answerer::new(state.identity().clone(), Instant::ZERO),
+            answerer: Answerer::new(
+                state.identity().clone(),
+                Instant::ZERO,
+                state_dir::random(state.path())?,
+            ),
             partitions,
             state: Arc::clone(state),
             to_switch: sender,
@@ -328,7 +396,7 @@ impl Drop for Control {
 /// What the thread has.
 struct Thread {
     socket: UdpSocket,
-    answerer: Answerer<SocketAddr>,
+    answerer: Answerer,
     partitions: Partitions,
     state: Arc<StateDir>,
     to_switch: Sender<Placed>,
@@ -363,16 +431,26 @@ impl Thread {
             let Self { partitions, state, to_switch, wake, .. } = self;
             let place = |what| place(to_switch, wake, what);
             let mut act = |key: &PublicKey, question: &[u8]| {
-                let reply = partitions.act(key.id(), question, state, &place);
+                let reply = partitions.act(key.id(), question, &**state, &place);
                 serde_json::to_vec(&reply).expect("a reply is plain structs, which serialise")
             };
-            let reply = self.answerer.handle(now, from, &buffer[..len], entropy, &mut act);
+            let reply = self.answerer.handle(now, source(from), &buffer[..len], entropy, &mut act);
             if let Some(reply) = reply {
                 // One that is lost is asked for again.
                 let _ = self.socket.send_to(&reply, from);
             }
         }
     }
+}
+
+/// Where that is to who counts hosts: an address of IPv4, or the network of 64 bits of one of IPv6, in which one
+/// machine may have any number of them.
+fn source(from: SocketAddr) -> Source {
+    let host = match from.ip().to_canonical() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => (u128::from(ip) >> 64 << 64).to_be_bytes(),
+    };
+    Source { address: Address::from(RailAddress::from(from)).0, host }
 }
 
 /// Has the switch forward by that, and waits until it does.
@@ -383,4 +461,168 @@ fn place(to_switch: &Sender<Placed>, wake: &OwnedFd, what: Placing) -> Result<()
     // It is only a matter of time until it looks.
     let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
     is_done.recv().map_err(|_| ending())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::SwitchConfig;
+
+    const X: &str = "10.0.0.1:7411";
+    const Y: &str = "10.0.0.2:7411";
+    const Z: &str = "10.0.0.4:7411";
+
+    fn owner() -> NodeId {
+        NodeId::numbered(1)
+    }
+
+    /// Ports a and b at one address and c at another, with these peers, in a partition that a node may have.
+    fn config(a: &str, b: &str, c: &str) -> SwitchConfig {
+        let port = |name: &str, listen: &str, peer: &str, base: u32| {
+            format!(
+                "[[ports]]\nname = \"{name}\"\nlisten = \"{listen}\"\npeer = \"{peer}\"\ndomains = [\"{base}/16\"]\n"
+            )
+        };
+        let text = [
+            "control = \"10.0.0.9:7412\"\n".to_owned(),
+            port("a", "10.0.0.3:7411", a, 4096),
+            port("b", "10.0.0.3:7411", b, 4112),
+            port("c", "10.0.1.3:7411", c, 4128),
+            format!(
+                "[[partitions]]\nname = \"red\"\nports = [\"a\", \"b\", \"c\"]\nowners = [\"{}\"]\n",
+                owner()
+            ),
+        ];
+        SwitchConfig::parse(&text.concat(), Path::new("s1.toml")).unwrap()
+    }
+
+    fn partitions(config: SwitchConfig, state: &StateDir) -> Result<Partitions, Failure> {
+        let SwitchConfig { spec, owners, ports, .. } = config;
+        Partitions::new(Ownership::new(spec, owners), ports, state).map(|(partitions, _)| partitions)
+    }
+
+    /// One that its owner has taken.
+    fn taken(config: SwitchConfig, state: &StateDir) -> Partitions {
+        let mut partitions = partitions(config, state).ok().unwrap();
+        let take = Order::Take { partitions: vec!["red".to_owned()], epoch: 1 };
+        assert!(matches!(order(&mut partitions, state, &take), Reply::Done { .. }));
+        partitions
+    }
+
+    fn order(partitions: &mut Partitions, kept: &dyn Keep, order: &Order) -> Reply {
+        partitions.act(owner(), &serde_json::to_vec(order).unwrap(), kept, &|_| Ok(()))
+    }
+
+    fn peer(partitions: &mut Partitions, state: &dyn Keep, port: &str, peer: &str) -> Reply {
+        let epochs = BTreeMap::from([("red".to_owned(), 1)]);
+        order(partitions, state, &Order::Peer { port: port.to_owned(), peer: peer.parse().unwrap(), epochs })
+    }
+
+    fn peers(partitions: &Partitions) -> Vec<String> {
+        partitions.ports().iter().map(|port| port.peer.unwrap().to_string()).collect()
+    }
+
+    #[test]
+    fn a_peer_that_went_from_port_to_port_is_there_after_a_kill() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let mut before = taken(config(X, Y, X), &state);
+        let refused = peer(&mut before, &state, "a", Y);
+        assert!(
+            matches!(refused, Reply::Refused { why } if why.contains("port `a`") && why.contains("port `b`"))
+        );
+        // Y is free when b has another one.
+        assert!(matches!(peer(&mut before, &state, "b", Z), Reply::Done { .. }));
+        assert!(matches!(peer(&mut before, &state, "a", Y), Reply::Done { .. }));
+        assert_eq!(peers(&before), [Y, Z, X]);
+        drop(before);
+        let after = partitions(config(X, Y, X), &state).map_err(|failure| failure.to_string());
+        assert_eq!(after.as_ref().map(peers).map_err(String::as_str), Ok(vec![Y.into(), Z.into(), X.into()]));
+    }
+
+    #[test]
+    fn a_file_with_the_peer_that_another_port_was_told_is_refused_by_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let mut before = taken(config(X, Y, X), &state);
+        assert!(matches!(peer(&mut before, &state, "b", Z), Reply::Done { .. }));
+        drop(before);
+        // The operator has given Z to the other port of the same address.
+        let said = partitions(config(Z, Y, X), &state).err().unwrap().to_string();
+        for part in ["port `a`", "port `b`", Z, "remove", "peers"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(partitions(config(X, Y, Z), &state).is_ok(), "at another address it is another port's");
+    }
+
+    #[test]
+    fn a_host_is_an_address_or_a_network_of_64_bits() {
+        let of = |text: &str| source(text.parse().unwrap());
+        let (one, other_port) = (of("10.0.0.1:1"), of("10.0.0.1:2"));
+        assert!(one.host == other_port.host && one.address != other_port.address);
+        assert_eq!(of("[::ffff:10.0.0.1]:1").host, one.host);
+        assert_ne!(of("10.0.0.2:1").host, one.host);
+        let (one, beside) = (of("[fd00::1]:1"), of("[fd00::2]:1"));
+        assert!(one.host == beside.host && one.address != beside.address);
+        assert_ne!(of("[fd00:0:0:1::1]:1").host, one.host);
+    }
+
+    /// A disk that says no, so that it is not known what is kept; and what came there.
+    #[derive(Default)]
+    struct Disk {
+        fails: Cell<bool>,
+        partitions: RefCell<Vec<Vec<SwitchPartition>>>,
+        peers: RefCell<Vec<BTreeMap<String, SocketAddr>>>,
+    }
+
+    impl Disk {
+        fn result(&self) -> Result<(), StateError> {
+            let error = std::io::Error::from_raw_os_error(5);
+            if self.fails.get() { Err(StateError::Unsettled { file: "kept".into(), error }) } else { Ok(()) }
+        }
+    }
+
+    impl Keep for Disk {
+        fn partitions(&self, partitions: &[SwitchPartition]) -> Result<(), StateError> {
+            self.partitions.borrow_mut().push(partitions.to_vec());
+            self.result()
+        }
+
+        fn peers(&self, peers: &BTreeMap<String, SocketAddr>) -> Result<(), StateError> {
+            self.peers.borrow_mut().push(peers.clone());
+            self.result()
+        }
+    }
+
+    #[test]
+    fn where_it_is_not_known_what_is_kept_nothing_is_done_until_that_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let mut partitions = taken(config(X, Y, X), &state);
+        let take = |epoch| Order::Take { partitions: vec!["red".to_owned()], epoch };
+        let refused = |reply| matches!(reply, Reply::Refused { why } if why.contains("after the next start"));
+        let disk = Disk::default();
+        disk.fails.set(true);
+        assert!(refused(peer(&mut partitions, &disk, "b", Z)));
+        assert!(refused(order(&mut partitions, &disk, &take(2))));
+        assert_eq!(disk.partitions.borrow().len(), 0, "what is not known of the peers comes first");
+        assert!(
+            matches!(order(&mut partitions, &disk, &Order::Show {}), Reply::Done { .. }),
+            "nothing to keep"
+        );
+        disk.fails.set(false);
+        assert!(matches!(order(&mut partitions, &disk, &take(2)), Reply::Done { .. }));
+        let none = BTreeMap::new();
+        assert_eq!(disk.peers.borrow()[1..], [none.clone(), none], "what the switch goes by");
+        assert_eq!(peers(&partitions), [X, Y, X]);
+        disk.fails.set(true);
+        assert!(refused(order(&mut partitions, &disk, &take(3))));
+        disk.fails.set(false);
+        assert!(matches!(order(&mut partitions, &disk, &take(3)), Reply::Done { .. }));
+        let epochs: Vec<u64> = disk.partitions.borrow().iter().map(|it| it[0].epoch).collect();
+        assert_eq!(epochs, [2, 3, 2, 3]);
+    }
 }
