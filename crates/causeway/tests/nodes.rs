@@ -16,7 +16,7 @@ const WAIT: Duration = Duration::from_secs(60);
 
 /// A port that no other run of these tests has, below those that the system gives out.
 fn port(test: u16) -> u16 {
-    20_000 + (std::process::id() % 1000) as u16 * 8 + test
+    20_000 + (std::process::id() % 1000) as u16 * 9 + test
 }
 
 /// A folder with everything of the nodes in it.
@@ -174,6 +174,62 @@ fn a_line_on_its_way_into_a_journal_is_warned_about() {
     let node = Node { child, log };
     node.says("--line-file");
     node.says("journal");
+}
+
+/// Of a node from a file also what comes by `reload`; without a file for them, a journal that gets them is warned about.
+#[test]
+fn lines_of_a_node_are_kept_over_a_reload() {
+    for is_kept in [true, false] {
+        let home = Home::new();
+        let rail = format!("[[rails]]\nname = 'r'\nlisten = '127.0.0.1:{}'\n", port(8));
+        let device = |name: &str| format!("[[devices]]\nfunction = '{name}'\nsource = 'ram:1M'\n");
+        let configure = |devices: &[&str]| {
+            let devices = devices.iter().map(|name| device(name));
+            let state = format!("state_dir = {:?}\n", home.path("state"));
+            let text: String = [state, rail.clone()].into_iter().chain(devices).collect();
+            fs::write(home.path("n.toml"), text).unwrap();
+        };
+        configure(&["a", "b"]);
+        let (log, kept) = (home.path("log"), home.path("n.lines"));
+        let mut command = home.command(&["node", "--config", "n.toml"]);
+        if is_kept {
+            command.arg("--line-file").arg("n.lines");
+        }
+        command.stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());
+        let mut node = Node { child: command.spawn().unwrap(), log };
+        let functions = || -> Vec<String> {
+            let text = fs::read_to_string(&kept).unwrap();
+            text.lines().map(|line| line.rsplit_once('/').unwrap().1.to_owned()).collect()
+        };
+        if is_kept {
+            node.until("the lines", || kept.exists().then_some(()));
+            assert_eq!(functions(), ["a", "b"]);
+        } else {
+            assert!(node.first_line().ends_with("/a"));
+        }
+        configure(&["b", "c"]);
+        let out = home.path("journal");
+        let journal = fs::File::create(&out).unwrap();
+        let found = journal.metadata().unwrap();
+        let mut reload = home.command(&["reload", "--name", "n"]);
+        reload.env("JOURNAL_STREAM", format!("{}:{}", found.dev(), found.ino())).stdout(journal);
+        let reload = node.until("the node to hear", || {
+            let done = reload.output().unwrap();
+            done.status.success().then_some(done)
+        });
+        let printed = fs::read_to_string(&out).unwrap();
+        assert_eq!(printed.contains("causeway://"), !is_kept, "{printed}");
+        let warned = text(&reload.stderr);
+        assert_eq!(warned.contains("--line-file"), !is_kept, "{warned}");
+        if is_kept {
+            assert_eq!(functions(), ["b", "c"]);
+            assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+            node.signal(Signal::TERM);
+            node.child.wait().unwrap();
+            let printed = std::io::read_to_string(node.child.stdout.take().unwrap()).unwrap();
+            assert_eq!(printed, "", "the keys are nowhere else");
+        }
+    }
 }
 
 #[test]

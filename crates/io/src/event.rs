@@ -598,9 +598,9 @@ events! {
     Warning "loan-abandoned" LoanAbandoned { function: String }
     => "the lender does not answer; it keeps the function for this node, which borrows it no more"
 
-    /// Lines of what is lent from now on could not be printed.
-    Warning "lines-unprinted" LinesUnprinted {}
-    => "the lines of what has come cannot be printed to standard output; `causeway reload` has them for whoever asks"
+    /// Lines of what is lent from now on could not be printed, or kept in their file.
+    Warning "lines-unprinted" LinesUnprinted { error: String }
+    => "the lines of what has come cannot be told ({error}); `causeway reload` has them for whoever asks"
 
     // Switches.
 

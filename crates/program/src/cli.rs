@@ -236,6 +236,10 @@ pub struct NodeArgs {
     /// The configuration file; examples/ has commented ones
     #[arg(long, value_name = "NODE.toml")]
     pub config: PathBuf,
+    /// Write the lines of what is lent to this file, which only this user can read, instead of to standard output; it is
+    /// replaced at each start, and by `causeway reload`
+    #[arg(long, value_name = "PATH")]
+    pub line_file: Option<PathBuf>,
     /// End when this process, which has started us, ends
     #[arg(long, value_name = "PID", hide = true)]
     pub end_with: Option<u32>,

@@ -3,6 +3,7 @@
 use super::{Output, ReloadArgs};
 use crate::control::{ControlError, Request, Response, find, runtime_dir};
 use crate::exit::Failure;
+use crate::roles::lines::warn_of_journal;
 
 pub(super) fn run(args: &ReloadArgs) -> Result<(), Failure> {
     let client = find(&runtime_dir(), args.name.as_ref())?;
@@ -14,6 +15,7 @@ pub(super) fn run(args: &ReloadArgs) -> Result<(), Failure> {
             return Err(ControlError::Answer { name, why }.into());
         }
     };
+    warn_of_journal(&report.lines, "start the node with --line-file PATH");
     match args.output.format {
         Output::Text => super::print(&report.render())?,
         Output::Json => {

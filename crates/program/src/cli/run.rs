@@ -174,7 +174,7 @@ fn node(args: &NodeArgs) -> Result<(), Failure> {
     if let Some(parent) = args.end_with {
         roles::end_with(parent)?;
     }
-    roles::node(Config::load(&args.config)?, &args.config)
+    roles::node(Config::load(&args.config)?, &args.config, args.line_file.as_deref())
 }
 
 fn switch(args: &SwitchArgs) -> Result<(), Failure> {

@@ -1,30 +1,71 @@
 //! Where the lines of what is lent go: each is as secret as the key in it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tracing::{info, warn};
 
 use crate::exit::Failure;
 
-/// Prints the lines. In a journal they would stay, for whoever may read it.
-pub(super) fn print(lines: &[String]) -> Result<(), Failure> {
+/// Where a node tells the lines of what it lends.
+pub(super) struct Lines {
+    /// Else standard output.
+    file: Option<PathBuf>,
+    /// All of them.
+    told: Vec<String>,
+}
+
+impl Lines {
+    /// To this file, else to standard output.
+    pub(super) fn to(file: Option<&Path>) -> Self {
+        // A node may change its folder.
+        let file = file.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
+        Self { file, told: Vec::new() }
+    }
+
+    /// Whether they are kept in a file, and so told nowhere else.
+    pub(super) fn are_kept(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Tells lines of functions that are lent from now on; of those before, only `lent` are lent still.
+    pub(super) fn tell(&mut self, lines: &[String], lent: &BTreeSet<String>) -> Result<(), Failure> {
+        let new: BTreeSet<_> = lines.iter().map(|line| function_of(line)).collect();
+        self.told.retain(|line| lent.contains(function_of(line)) && !new.contains(function_of(line)));
+        self.told.extend_from_slice(lines);
+        match &self.file {
+            Some(path) => keep(path, &self.told),
+            None => {
+                warn_of_journal(lines, "start the node with --line-file PATH");
+                lines.iter().try_for_each(|line| crate::cli::print(&format!("{line}\n")))
+            }
+        }
+    }
+}
+
+/// The function that a line is for.
+fn function_of(line: &str) -> &str {
+    line.rsplit_once('/').map_or(line, |(_, function)| function)
+}
+
+/// Warns of lines that are printed if that is into a journal: they would stay there, for whoever may read it.
+pub(crate) fn warn_of_journal(lines: &[String], remedy: &str) {
     let journal = std::env::var("JOURNAL_STREAM").ok();
     if !lines.is_empty() && journal.is_some_and(|journal| is_journal(&journal, io::stdout().as_fd())) {
         warn!(
-            "the lines with their keys go into the system's journal, where everybody who may read it finds them: start \
-             `causeway lend` with --line-file PATH, and give the functions new keys with a new --state-dir"
+            "the lines with their keys go into the system's journal, where everybody who may read it finds them: \
+             {remedy}, and give the functions new keys with a new state folder"
         );
     }
-    lines.iter().try_for_each(|line| crate::cli::print(&format!("{line}\n")))
 }
 
 /// Keeps the lines in a file that only this user can read, one behind the other. What was there before is replaced as a
 /// whole.
-pub(super) fn keep(path: &Path, lines: &[String]) -> Result<(), Failure> {
+fn keep(path: &Path, lines: &[String]) -> Result<(), Failure> {
     let shown = path.display();
     let failed = |error: io::Error| Failure::io(format_args!("cannot keep the lines in {shown}"), &error);
     let name = path.file_name().ok_or_else(|| {

@@ -4,7 +4,7 @@ mod borrow;
 mod domains;
 mod image;
 mod lend;
-mod lines;
+pub(crate) mod lines;
 mod map;
 mod monitor;
 mod neighbourhood;
@@ -17,6 +17,7 @@ mod socket;
 mod switch;
 mod trouble;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use io::rail::ethernet::EthernetSocket;
 use node::Protection;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
+use self::lines::Lines;
 use crate::cli::{BorrowArgs, LendArgs, Listen, NodeName, UpArgs};
 use crate::config::{Config, LoanEdge};
 use crate::exit::Failure;
@@ -73,10 +75,7 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
         ..serve::Parts::bare(name, state, control, rails)
     };
     let node = serve::Node::start(parts)?;
-    match &args.line_file {
-        Some(path) => lines::keep(path, &lines)?,
-        None => lines::print(&lines)?,
-    }
+    Lines::to(args.line_file.as_deref()).tell(&lines, &BTreeSet::new())?;
     node.serve(&mut serve::Nothing)
 }
 
@@ -167,8 +166,8 @@ impl Borrower<'_> {
     }
 }
 
-/// `causeway node`: serves until SIGTERM.
-pub fn node(config: Config, file: &Path) -> Result<(), Failure> {
+/// `causeway node`: serves until SIGTERM. Its lines go to that file, else to standard output.
+pub fn node(config: Config, file: &Path, line_file: Option<&Path>) -> Result<(), Failure> {
     let devices = &config.devices;
     lend::check(devices)?;
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
@@ -194,7 +193,7 @@ pub fn node(config: Config, file: &Path) -> Result<(), Failure> {
     let domains = config.domain_block.unwrap_or(DomainBlock::of(own));
     let lines =
         lend::lines(state.identity().lends_in(domains.node()), &lent.loans, lend::addresses_of(&rails))?;
-    let node = serve::Node::start(serve::Parts {
+    let mut node = serve::Node::start(serve::Parts {
         name: config.name.clone(),
         domains,
         state,
@@ -208,9 +207,9 @@ pub fn node(config: Config, file: &Path) -> Result<(), Failure> {
         group_key: config.group_key.clone(),
         ledger: config.ledger.map(|size| size.0),
         control,
-        reload: Some(serve::Reload::new(file, config, !only_borrows)),
+        reload: Some(serve::Reload::new(file, config, !only_borrows, Lines::to(line_file))),
     })?;
-    lines::print(&lines)?;
+    node.tell_lines(&lines)?;
     node.serve(&mut borrow::Announce::behind(own, first, wanted))
 }
 

@@ -21,7 +21,8 @@ use super::{Node, Observer};
 use crate::config::{Change, Config, Device, Fixed, Loan};
 use crate::exit::{Exit, Failure};
 use crate::reload::{Progress, ReloadReport};
-use crate::roles::{lend, lines};
+use crate::roles::lend;
+use crate::roles::lines::Lines;
 
 /// Between two looks whether somebody has let go of what is to leave.
 const LOOK: Duration = Duration::from_millis(100);
@@ -37,17 +38,23 @@ pub(in crate::roles) struct Reload {
     /// It has rails that lenders have.
     listens: bool,
     leaving: Vec<Leaving>,
+    lines: Lines,
 }
 
 impl Reload {
     /// Of a node that was started with the file at `path`.
-    pub(in crate::roles) fn new(path: &Path, config: Config, listens: bool) -> Self {
+    pub(in crate::roles) fn new(path: &Path, config: Config, listens: bool, lines: Lines) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Self { path, config, listens, leaving: Vec::new() }
+        Self { path, config, listens, leaving: Vec::new(), lines }
     }
 }
 
 impl Node {
+    /// Tells the lines of what is lent at the start.
+    pub(in crate::roles) fn tell_lines(&mut self, lines: &[String]) -> Result<(), Failure> {
+        self.reload.as_mut().map_or(Ok(()), |reload| reload.lines.tell(lines, &BTreeSet::new()))
+    }
+
     /// Does what has changed in the node's file, or says what that is.
     pub(super) fn reload(&mut self, dry_run: bool, observer: &mut dyn Observer) -> ReloadReport {
         let mut report = ReloadReport::new(&self.agent.view().spec().name, dry_run);
@@ -116,10 +123,13 @@ impl Node {
         }
         before.into_iter().for_each(|(change, whom)| report.add_pending(&change, whom));
         reload.config = wanted;
-        // Whoever asked for this has the lines, too.
-        if let Err(failure) = lines::print(&report.lines) {
-            Event::LinesUnprinted {}.say();
-            tracing::debug!(error = failure.message(), "lines");
+        let lent = reload.config.devices.iter().map(lend::functions).collect::<Result<Vec<_>, _>>()?;
+        let lent = lent.iter().flatten().map(|it| it.name.to_string()).collect();
+        // Whoever asked for this has the lines, too, unless they are to be nowhere but in a file.
+        if let Err(failure) = reload.lines.tell(&report.lines, &lent) {
+            Event::LinesUnprinted { error: failure.message().to_owned() }.say();
+        } else if reload.lines.are_kept() {
+            report.lines.clear();
         }
         Ok(())
     }
