@@ -5,6 +5,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
@@ -34,6 +36,11 @@ const WORDS_BYTES: usize = 64;
 /// for all loans together to stay below the kernel's limit of mappings of a process (`vm.max_map_count`, 65,530).
 pub(crate) const FILES: usize = RANGES / 2;
 
+/// Files of one machine that are looked at.
+const KNOWN_FILES: usize = 64;
+/// So much is read of a machine's mappings: some 10,000 of them.
+const MAPS_BYTES: u64 = 1 << 20;
+
 /// Which file a descriptor is of, and how it was opened: equal keys reach the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileKey {
@@ -56,11 +63,35 @@ impl FileKey {
 
     /// Whether process `pid` has mapped the file, and only so that what it writes stays its own. False where that
     /// cannot be seen.
-    pub(crate) fn is_private_to(&self, pid: i32) -> bool {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    fn is_private_to(&self, pid: i32) -> bool {
+        let maps = File::open(format!("/proc/{pid}/maps")).map(|file| file.take(MAPS_BYTES));
+        let maps = maps.and_then(io::read_to_string).unwrap_or_default();
         let (major, minor) = (rustix::fs::major(self.device), rustix::fs::minor(self.device));
         let file = format!("{major:02x}:{minor:02x} {}", self.inode);
         are_all_private(&maps, &file)
+    }
+}
+
+/// The files of a machine that it was found out of whether it has them for itself.
+#[derive(Default)]
+pub(crate) struct Known {
+    /// With what was found.
+    files: Vec<(FileKey, bool)>,
+}
+
+impl Known {
+    /// Whether process `pid` has the file for itself. That takes a look at all its mappings, of which it may have very
+    /// many: what it comes with beyond [`KNOWN_FILES`] counts as its own, and is reached by messages.
+    pub(crate) fn is_private(&mut self, file: FileKey, pid: i32) -> bool {
+        if let Some((_, is_private)) = self.files.iter().find(|(known, _)| *known == file) {
+            return *is_private;
+        }
+        if self.files.len() >= KNOWN_FILES {
+            return true;
+        }
+        let is_private = file.is_private_to(pid);
+        self.files.push((file, is_private));
+        is_private
     }
 }
 
@@ -443,6 +474,20 @@ mod tests {
         assert!(key.is_private_to(pid));
         map(MapFlags::SHARED);
         assert!(!key.is_private_to(pid));
+    }
+
+    /// Each look reads all mappings of a process, in the agent's only thread.
+    #[test]
+    fn who_comes_with_ever_new_files_is_not_looked_at_each_time() {
+        let mut known = Known::default();
+        let files: Vec<_> =
+            (0..KNOWN_FILES as u64 + 50).map(|inode| FileKey { device: 1, inode, writable: true }).collect();
+        // Of no such process anything can be seen.
+        let is_private =
+            |known: &mut Known| files.iter().map(|file| known.is_private(*file, -1)).collect::<Vec<_>>();
+        let first = is_private(&mut known);
+        assert_eq!(first.iter().filter(|is_private| !**is_private).count(), KNOWN_FILES);
+        assert_eq!((is_private(&mut known), known.files.len()), (first, KNOWN_FILES));
     }
 
     #[test]

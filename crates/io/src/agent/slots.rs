@@ -46,9 +46,6 @@ const SHARE_FEWEST: usize = 256;
 /// Connections that each slot can have, whatever others do: a machine and its successor.
 const CONNECTIONS_EACH: usize = FEWEST / MAX_SLOTS;
 
-/// Files of one machine that are known to be its own; of more than that it is found out each time.
-const PRIVATE_FILES: usize = 64;
-
 /// All slots of a node, by loan.
 pub(super) struct Slots {
     places: Vec<Entry>,
@@ -112,8 +109,8 @@ struct Client {
     since: Option<u64>,
     /// It was said that its memory is not shared.
     warned: bool,
-    /// Files that it has mapped for itself.
-    private: Vec<FileKey>,
+    /// Which files it has mapped for itself.
+    known: guest_memory::Known,
 }
 
 /// A message that was taken.
@@ -482,7 +479,7 @@ impl Agent {
 impl Client {
     fn new(socket: OwnedFd, loan: usize) -> Self {
         let pid = crate::process::peer_pid(socket.as_fd()).ok().flatten();
-        Self { socket, loan, pid, since: pid.and_then(start_of), warned: false, private: Vec::new() }
+        Self { socket, loan, pid, since: pid.and_then(start_of), warned: false, known: Default::default() }
     }
 
     /// Whether both are connections of one process.
@@ -538,18 +535,14 @@ impl Entry {
         let Some((len, is_writable)) = guest_memory::mapped_bytes(bytes) else { return false };
         let is_new = |key: &FileKey| !self.files.contains_key(key);
         let file = descriptors.first().and_then(|descriptor| FileKey::of(descriptor.as_fd())).filter(is_new);
-        let is_known = file.is_some_and(|file| client.private.contains(&file));
-        let is_shm = is_known || file.zip(client.pid).is_some_and(|(file, pid)| file.is_private_to(pid));
-        if let Some(file) = file.filter(|_| is_shm && !is_known && client.private.len() < PRIVATE_FILES) {
-            client.private.push(file);
-        }
+        let is_private = file.zip(client.pid).is_some_and(|(file, pid)| client.known.is_private(file, pid));
         let is_large = is_writable && len >= guest_memory::WORTH_SHARING;
         let is_missing = descriptors.is_empty() && self.files.is_empty() && is_large;
-        if (is_shm || is_missing) && !std::mem::replace(&mut client.warned, true) {
+        if (is_private || is_missing) && !std::mem::replace(&mut client.warned, true) {
             let (function, pid) = (function.to_owned(), client.pid);
             self.lines.unshared.say(|others| Event::GuestUnshared { function, pid, others }.say());
         }
-        is_shm
+        is_private
     }
 
     /// The last message, with its descriptors if the card does not have them.

@@ -139,7 +139,7 @@ fn connection_of(pid: i32) -> (Client, UnixStream) {
             pid: Some(pid),
             since: Some(1),
             warned: false,
-            private: Vec::new(),
+            known: Default::default(),
         },
         theirs,
     )
