@@ -1,9 +1,10 @@
 //! The test's own network between two machines: it drops, repeats, reorders, delays and flips bits by seeded chance,
 //! and records what it saw.
 //!
-//! [`impair`] decides what happens to a datagram, [`flood`] what an attacker sends beside it, [`forward`] moves
-//! datagrams (in the process `causeway-relay`), [`Relay`] here is the test's hold on that process.
+//! [`impair`] decides what happens to a datagram, [`flood`] what an attacker sends beside it, [`detour`] leads by two
+//! sockets of its own, [`forward`] moves datagrams (in the process `causeway-relay`), [`Relay`] here is the test's hold on that process.
 
+pub mod detour;
 pub mod flood;
 pub mod forward;
 pub mod impair;

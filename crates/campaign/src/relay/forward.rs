@@ -257,10 +257,7 @@ impl Forwarder {
         let address = SocketAddr::from((rail_address(rail, side), port));
         let socket = UdpSocket::bind(address).map_err(Error::io(format!("cannot stand in for {address}")))?;
         socket.set_nonblocking(true).map_err(Error::io("cannot make a socket non-blocking"))?;
-        // Only a privileged relay may go above the system's limit; a smaller buffer is a worse network, no failure.
-        if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
-            let _ = set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
-        }
+        large_buffer(&socket);
         Ok(socket)
     }
 
@@ -324,8 +321,16 @@ impl Forwarder {
     }
 }
 
+/// Gives a socket room for a burst.
+pub(super) fn large_buffer(socket: &UdpSocket) {
+    // Only a privileged relay may go above the system's limit; a smaller buffer is a worse network, no failure.
+    if set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
+        let _ = set_socket_recv_buffer_size(socket, RECEIVE_BUFFER);
+    }
+}
+
 /// Appends what has come; false at the end of the commands.
-fn read_commands(commands: &mut impl Read, text: &mut Vec<u8>) -> Result<bool, Error> {
+pub(super) fn read_commands(commands: &mut impl Read, text: &mut Vec<u8>) -> Result<bool, Error> {
     let mut chunk = [0; 4096];
     match commands.read(&mut chunk) {
         Ok(0) => Ok(false),

@@ -2,16 +2,18 @@
 //! part of the network fails, no I/O does, neither of a host nor of a guest.
 //!
 //! ```text
-//!   a b c d   rail 0 ── s1 ─┐
+//!   a b c d   rail 0 ── s1 ─┐          (a's by a detour, which delays)
 //!                           │ link
 //!   a b c d   rail 1 ── s2 ─┘
 //! ```
 
 use crate::switches::{self, at, id, ip, keep_rails, port, start};
+use base::Impairment;
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary};
 use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::load::{Load, Model};
 use campaign::process::{Process, poll_until, run};
+use campaign::relay::detour::Detour;
 use campaign::world::{Machine, Mesh};
 use campaign::{gate, scale};
 use guest::{Job, Message, Vm};
@@ -22,6 +24,14 @@ const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(30);
 /// Longer than it takes to find out that a rail is dead, or well again.
 const A_WHILE: Duration = Duration::from_millis(400);
+
+/// The ports of the detour on the first host's first rail: for the host, and for the switch.
+const DETOUR: [u16; 2] = [7501, 7502];
+
+/// Where its end of the detour is.
+fn detour(host: &Machine, end: usize) -> String {
+    format!("{}:{}", host.addresses()[0], DETOUR[end])
+}
 
 /// Which of the network's packets a machine loses at one of its interfaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +114,7 @@ struct Scene<'a> {
     texts: [String; 2],
     switches: Vec<Process>,
     loads: Vec<Load>,
+    detour: Detour,
 }
 
 impl<'a> Scene<'a> {
@@ -114,7 +125,8 @@ impl<'a> Scene<'a> {
         let ids: Vec<String> = hosts.iter().zip(names).map(|(host, name)| id(host, name)).collect();
         let ports = hosts.iter().zip(&ids).enumerate().map(|(number, (host, id))| {
             let nodes = format!("nodes = [\"{id}\"]\nrails = [{rail}]");
-            port(&format!("h{number}"), &at(own, rail), &at(host, rail), &nodes)
+            let peer = if (number, rail) == (0, 0) { detour(host, 1) } else { at(host, rail) };
+            port(&format!("h{number}"), &at(own, rail), &peer, &nodes)
         });
         let all: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
         let nodes = format!("nodes = [{}]\nrails = [{}]", all.join(", "), 1 - rail);
@@ -183,6 +195,14 @@ impl<'a> Scene<'a> {
         self.goes_on("flapping");
     }
 
+    /// 20 ms each way on one rail, and then back to what it was.
+    fn delay(&mut self) {
+        for (what, delay_ns) in [("a delay", 20_000_000), ("a delay, healed", 0)] {
+            self.detour.set(Impairment { delay_ns, ..Impairment::NONE }).unwrap();
+            self.goes_on(what);
+        }
+    }
+
     fn kill_switches(&mut self) {
         for which in [0, 1] {
             self.switches[which].kill().unwrap();
@@ -235,7 +255,9 @@ fn t1_no_single_failure_of_the_network_is_felt_by_io() {
     };
     // Each borrows of the other chassis.
     let mut lenders = [lend(d, "lender1", &["ram:16M"]), lend(b, "lender0", &["ram:16M", "ram:12M"])];
+    let detoured = Detour::start(a, (&at(a, 0), &detour(a, 0)), (&detour(a, 1), &at(s1, 0))).unwrap();
     let mut words = rails(a);
+    words[3] = detour(a, 0);
     words.extend(["--io-timeout".to_owned(), "120".to_owned()]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut borrower = Borrower::start_as(a, "left0", &lenders[0].lines[0], &words).unwrap();
@@ -249,10 +271,12 @@ fn t1_no_single_failure_of_the_network_is_felt_by_io() {
     let sockets = [&borrower.socket, &own];
     let loads = models.into_iter().zip(sockets).map(|(model, it)| Load::start(it, model, 8).unwrap());
     let machines = [s1, s2];
-    let mut scene = Scene { guest, hosts, machines, texts, switches, loads: loads.collect() };
+    let loads = loads.collect();
+    let mut scene = Scene { guest, hosts, machines, texts, switches, loads, detour: detoured };
     scene.goes_on("all is well");
     for _ in 0..scale::kills_of(1, 10) {
         scene.links();
+        scene.delay();
         scene.kill_switches();
         scene.flapping(Duration::from_secs(scale::kills_of(2, 60).into()));
     }
