@@ -9,7 +9,7 @@
 
 use crate::switches::{self, at, id, ip, keep_rails, port, start};
 use base::Impairment;
-use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary};
+use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
 use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::load::{Load, Model};
 use campaign::process::{Process, poll_until, run};
@@ -197,8 +197,17 @@ impl<'a> Scene<'a> {
 
     /// 20 ms each way on one rail, and then back to what it was.
     fn delay(&mut self) {
-        for (what, delay_ns) in [("a delay", 20_000_000), ("a delay, healed", 0)] {
+        const DELAY: Duration = Duration::from_millis(20);
+        for (what, is_slow) in [("a delay", true), ("a delay, healed", false)] {
+            let delay_ns = if is_slow { DELAY.as_nanos() as u64 } else { 0 };
             self.detour.set(Impairment { delay_ns, ..Impairment::NONE }).unwrap();
+            poll_until(what, LONG, || {
+                let rails = status(self.hosts[0], "left0")?["rails"].take();
+                let mut times =
+                    rails.as_array().into_iter().flatten().filter_map(|rail| rail["rtt_us"].as_f64());
+                Ok((times.any(|time| time > DELAY.as_micros() as f64) == is_slow).then_some(()))
+            })
+            .unwrap();
             self.goes_on(what);
         }
     }
