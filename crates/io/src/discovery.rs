@@ -320,6 +320,13 @@ impl Discovery {
         (Ago(now), self.known.nodes(now))
     }
 
+    /// Which node says that it is at this address, if one does.
+    pub fn who_is_at(&mut self, address: RailAddress) -> Option<NodeId> {
+        let (now, address) = (self.now(), Address::from(address));
+        let is_there = |it: &Neighbour| it.rails.iter().flatten().any(|rail| rail.address == address);
+        self.known.nodes(now).find(|(_, it)| is_there(it)).map(|(node, _)| node)
+    }
+
     /// Whether others are heard on this rail.
     pub fn takes_part(&self, rail: RailId) -> bool {
         self.ends.iter().any(|end| end.rail == rail && end.way.is_some())

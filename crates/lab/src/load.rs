@@ -11,7 +11,7 @@ use io::native::NativeDrive;
 use program::cli::{NodeName, Source, print, read_line};
 use program::exit::Failure;
 use program::line::Line;
-use program::roles::{self, Borrower, Observer};
+use program::roles::{self, Borrower, HeardAt, Observer};
 
 use crate::cli::{LoadArgs, NativeArgs, WorkArgs};
 
@@ -129,7 +129,7 @@ impl Observer for Measure {
         (!self.has_done()).then_some(self.deadline)
     }
 
-    fn overdue(&self, _has_met: bool) -> Failure {
+    fn overdue(&self, _has_met: bool, _heard_at: &mut HeardAt<'_>) -> Failure {
         Failure::unreachable("the load did not end in time")
     }
 

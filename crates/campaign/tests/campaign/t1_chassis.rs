@@ -158,11 +158,13 @@ impl<'a> Scene<'a> {
     }
 
     fn links(&mut self) {
-        let [a, _, _, d] = self.hosts;
+        let [a, b, c, d] = self.hosts;
         let [s1, s2] = self.machines;
         let all = [
             (a, "rail0"),
             (a, "rail1"),
+            (b, "rail0"),
+            (c, "rail1"),
             (d, "rail0"),
             (d, "rail1"),
             (s1, "rail0"),

@@ -94,7 +94,7 @@ fn t5_frames_of_another_group_never_arrive() {
     let mut other = start_node(d, "other", 9, device);
     other.wait_line("its line", START_TIMEOUT, |line| line.starts_with("causeway://")).unwrap();
     load.wait_done(2000, LONG).unwrap();
-    // An announcement of its own group comes each second, and nothing else has come before.
+    // An announcement of its own group comes each five seconds, and nothing else has come before.
     (0..3).for_each(|_| next_has_tag(&mut listener, 9));
     let told = status(c, "intruder").unwrap();
     let seen = (&told["channels"][0]["received_frames"], &told["loans"][0]["state"]);

@@ -71,6 +71,42 @@ fn w1_a_drive_over_two_ethernet_rails() {
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
 }
 
+/// Where the segment carries frames of 9,000 bytes they are used: a page and its header go in one.
+#[test]
+fn w1_jumbo_frames_are_used() {
+    let mesh = Mesh::new(2, 1).unwrap();
+    let [left, right] = mesh.machines() else { panic!("two machines") };
+    let enlarge = |mut command: Command, device: &str| {
+        command.args(["link", "set", device, "mtu", "9000"]);
+        run(command).unwrap();
+    };
+    for port in ["m1r0", "m2r0"] {
+        let mut command = mesh.bridges();
+        command.arg("ip");
+        enlarge(command, port);
+    }
+    for machine in [left, right] {
+        enlarge(machine.command("ip"), "rail0");
+    }
+    let nft = |words: &str| {
+        let mut command = left.command("nft");
+        command.arg(words);
+        run(command).unwrap()
+    };
+    nft("add table netdev sizes");
+    nft("add chain netdev sizes come { type filter hook ingress device rail0 priority 0; }");
+    nft("add rule netdev sizes come meta length > 4096 counter");
+    let lender = Lender::start(right, &["ram:16M"], &["--listen", "eth:rail0"]).unwrap();
+    let borrower = Borrower::start(left, &lender.lines[0], &["--ethernet", "rail0"]).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, scale::first_seed()), 8).unwrap();
+    load.wait_done(500, LONG).unwrap();
+    let counted = nft("list table netdev sizes");
+    let words = counted.split_whitespace().skip_while(|word| *word != "packets");
+    let large: u64 = words.skip(1).map_while(|word| word.parse().ok()).next().unwrap();
+    assert!(large > 50, "{counted}");
+    load.stop_whole(&borrower.socket).unwrap();
+}
+
 /// The next event of a kind is of this rail.
 fn wait_event(follower: &mut Process, kind: &str, rail: &str) {
     let event = events::next(follower, kind);

@@ -1,13 +1,15 @@
 //! X: bad input is refused by name, trouble of the lender's disk is an error of the borrower's request and nothing
 //! more, and keys stay where they belong.
 
+use crate::switches;
 use campaign::causeway::{
-    Borrower, Lender, START_TIMEOUT, binary, borrow_command, borrower_socket, card, lend_command, status,
+    Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, borrow_command, borrower_socket, card,
+    lend_command, status,
 };
 use campaign::load::connect;
 use campaign::nbd_client::{Errno, NbdError};
 use campaign::process::{Outcome, family, poll_until, run, run_to_end};
-use campaign::world::{Machine, World, WorldConfig};
+use campaign::world::{Machine, Mesh, World, WorldConfig};
 use campaign::{capture, scale, tools};
 use std::process::Command;
 use std::time::Duration;
@@ -255,6 +257,21 @@ fn x3_an_address_nobody_answers_at_ends_with_4() {
     assert!(outcome.took >= Duration::from_millis(1_900), "{outcome:?}");
     assert!(outcome.took < Duration::from_secs(6), "{outcome:?}");
     assert!(!borrower_socket(world.left(), "lonely").exists(), "nothing is left of it");
+}
+
+#[test]
+fn x3_another_node_at_the_address_is_named() {
+    let mesh = Mesh::new(2, 1).unwrap();
+    let [left, right] = mesh.machines() else { panic!("two machines") };
+    let listen = ["--listen", "10.78.0.2:7411"];
+    let mut former = Lender::start_as(right, "former", &["ram:1M"], &listen).unwrap();
+    let line = former.lines[0].clone();
+    former.process.terminate(STOP_TIMEOUT).unwrap();
+    let other = Lender::start_as(right, "other", &["ram:1M"], &listen).unwrap();
+    let ids = ["former", "other"].map(|name| switches::id(right, name));
+    let command = borrow_command(left, "misled", &line, &["--io-timeout", "12"]).unwrap();
+    refused(left, "misled", command, 4, &["10.78.0.2:7411", &ids[0], &ids[1]]);
+    drop(other);
 }
 
 #[test]

@@ -188,7 +188,7 @@ impl serve::Observer for Announce {
         self.awaited().map(|wanted| self.started + wanted.io_timeout)
     }
 
-    fn overdue(&self, has_met: bool) -> Failure {
+    fn overdue(&self, has_met: bool, heard_at: &mut serve::HeardAt<'_>) -> Failure {
         let Some(wanted) = self.awaited() else {
             return Failure::unreachable("the lender did not answer in time");
         };
@@ -199,6 +199,16 @@ impl serve::Observer for Announce {
         let tried: Vec<String> =
             wanted.line.addresses().iter().map(|(_, address)| address.to_string()).collect();
         let tried = tried.join(" and ");
+        let node = wanted.line.lender().key.id();
+        let others = wanted.line.addresses().iter();
+        let mut others = others.filter_map(|(_, at)| Some((at, heard_at(at).filter(|it| *it != node)?)));
+        if let Some((at, other)) = others.next().filter(|_| !has_met) {
+            return Failure::unreachable(format!(
+                "the lender of {function} did not answer within {seconds} s; tried {tried}. The line is of node \
+                 {node}, and at {at} node {other} says that it is there: use the line that this one has printed, or \
+                 have the other one back, whose state folder makes it what it was"
+            ));
+        }
         Failure::unreachable(if has_met {
             format!(
                 "the lender of {function} at {tried} answers, but the drive was not usable within {seconds} s: its log \
@@ -207,7 +217,8 @@ impl serve::Observer for Announce {
         } else {
             format!(
                 "nobody answered for {function} within {seconds} s; tried {tried} over UDP: is `causeway lend` running \
-                 there, is this the line that it printed last, and do firewalls let UDP pass?"
+                 there, is this the line that it printed last (it is of node {node}, as `causeway id` says there), and \
+                 do firewalls let UDP pass?"
             )
         })
     }

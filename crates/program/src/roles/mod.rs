@@ -38,7 +38,7 @@ use crate::rack::LogStyle;
 use crate::state_dir::StateDir;
 pub use borrow::{addresses_of, with_edge as loan};
 pub use refusal::words as refusal_words;
-pub use serve::Observer;
+pub use serve::{HeardAt, Observer};
 pub(crate) use signals::{Hangup, Signals};
 pub use switch::switch;
 

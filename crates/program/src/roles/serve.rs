@@ -13,6 +13,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use base::ids::NodeId;
+use io::address::RailAddress;
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanView, Withdrawn};
 use io::discovery::Discovery;
 use io::event::Event;
@@ -35,6 +37,9 @@ pub(super) use start::Parts;
 /// After that what was only needed to start is not needed any more.
 const STARTED: Duration = Duration::from_secs(2);
 
+/// Which node says that it is at an address, if one does.
+pub type HeardAt<'a> = dyn FnMut(RailAddress) -> Option<NodeId> + 'a;
+
 /// What a role does about events.
 pub trait Observer {
     /// An event of the agent. A failure ends the node, in order.
@@ -49,8 +54,9 @@ pub trait Observer {
     fn deadline(&self) -> Option<Instant> {
         None
     }
-    /// The deadline has passed; `has_met` says whether any lender has answered. What it says ends the node, in order.
-    fn overdue(&self, _has_met: bool) -> Failure {
+    /// The deadline has passed; `has_met` says whether any lender has answered, and `heard_at` which node says that it
+    /// is at an address. What it says ends the node, in order.
+    fn overdue(&self, _has_met: bool, _heard_at: &mut HeardAt<'_>) -> Failure {
         Failure::unreachable("what was waited for did not come in time")
     }
     /// Whether the node has done what it was for, and ends by itself.
@@ -143,7 +149,9 @@ impl Node {
             }
             let overdue = observer.deadline().is_some_and(|deadline| deadline <= Instant::now());
             if overdue && !self.ending.has_begun() {
-                self.fail(observer.overdue(self.has_met()));
+                let has_met = self.has_met();
+                let failure = observer.overdue(has_met, &mut |address| self.discovery.who_is_at(address));
+                self.fail(failure);
             }
             if self.ending.is_over(self.has_returned_all()) {
                 return self.end(observer);
