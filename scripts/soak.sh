@@ -18,7 +18,9 @@ if [[ ! $SOAK_SCALE =~ ^[0-9]+(\.[0-9]+)?$ || ! $CAUSEWAY_FIRST_SEED =~ ^[0-9]+$
     exit 2
 fi
 first=$CAUSEWAY_FIRST_SEED
-seeds=$(awk -v scale="$SOAK_SCALE" -v seeds="$sim_seeds" 'BEGIN { n = int(scale * seeds); print (n < 1 ? 1 : n) }')
+# times COUNT: so many at this scale.
+times() { awk -v scale="$SOAK_SCALE" -v count="$1" 'BEGIN { n = int(scale * count); print (n < 1 ? 1 : n) }'; }
+seeds=$(times "$sim_seeds")
 mkdir -p "$out"
 report=$out/report.txt
 status=0
@@ -51,6 +53,13 @@ run() {
 
 run campaigns "${CARGO:-cargo}" test -p causeway-campaign --locked --no-fail-fast -- --nocapture --test-threads 1
 run sim "$CAUSEWAY_BIN" sim --seed "$first" --count "$seeds"
+# Fleets of up to 16 nodes, crowds of loans, nodes that lie, trees of switches: ten times what each run has.
+run worlds env CAUSEWAY_FLEET="$(times 600)" CAUSEWAY_CROWDS="$(times 40)" CAUSEWAY_ROGUES="$(times 600)" \
+    CAUSEWAY_LIARS="$(times 600)" CAUSEWAY_TREES="$(times 1500)" \
+    "${CARGO:-cargo}" test -p causeway-sim --test sim --locked --no-fail-fast -- --nocapture
+# A rail that loses or takes long takes nothing from the good one.
+run rails "${CARGO:-cargo}" run --release --locked -q -p causeway-campaign --bin causeway-network-bench -- --check \
+    one-rail-loses-5-percent one-rail-takes-20-ms
 run canaries "$CAUSEWAY_BIN" sim --seed "$first" --canaries
 
 echo "time:    $SECONDS s" >>"$report"

@@ -150,14 +150,16 @@ fn main() -> ExitCode {
 }
 
 fn measure_all() -> Result<(), Error> {
-    let (mut names, mut rounds, mut is_json) = (Vec::new(), None, false);
+    let (mut names, mut rounds, mut is_json, mut checks) = (Vec::new(), None, false, false);
     let mut arguments = std::env::args().skip(1);
-    let usage = || Error::unexpected("usage: causeway-network-bench [CASE...] [--rounds N] [-o json]");
+    let usage =
+        || Error::unexpected("usage: causeway-network-bench [CASE...] [--rounds N] [--check] [-o json]");
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--rounds" => {
                 rounds = Some(arguments.next().and_then(|count| count.parse().ok()).ok_or_else(usage)?);
             }
+            "--check" => checks = true,
             "-o" => is_json = arguments.next().filter(|form| form == "json").ok_or_else(usage)? == "json",
             _ if CASES.iter().any(|case| case.id == argument) => names.push(argument),
             _ => {
@@ -170,15 +172,22 @@ fn measure_all() -> Result<(), Error> {
     if !is_json {
         println!("{:30} {:>9} {:>9} {:>7} {:>15}  target", "CASE", "OURS", "PEER", "RATIO", "RANGE");
     }
+    let mut missed = Vec::new();
     for case in CASES.iter().filter(|case| names.is_empty() || names.iter().any(|name| name == case.id)) {
         let count: usize = rounds.unwrap_or(case.rounds).max(1);
         let measured = (case.measure)(count)?;
-        show(case, &measured, is_json);
+        if !show(case, &measured, is_json) {
+            missed.push(case.id);
+        }
+    }
+    if checks && !missed.is_empty() {
+        return Err(Error::unexpected(format!("missed: {}", missed.join(", "))));
     }
     Ok(())
 }
 
-fn show(case: &Case, rounds: &[Round], is_json: bool) {
+/// Shows what was measured. Whether the target is met.
+fn show(case: &Case, rounds: &[Round], is_json: bool) -> bool {
     let (ours, peer) = (median(rounds, |it| it.ours), median(rounds, |it| it.peer));
     let ratio = |it: &Round| it.ours / it.peer;
     let (middle, least, most) = (
@@ -200,7 +209,8 @@ fn show(case: &Case, rounds: &[Round], is_json: bool) {
             "case": case.id, "unit": case.unit, "peer": case.peer, "ours": ours, "peers": peer, "ratio": middle,
             "least": least, "most": most, "rounds": rounds.len(), "target": target, "met": is_met,
         });
-        return println!("{document}");
+        println!("{document}");
+        return is_met;
     }
     let met = if is_met { "met" } else { "MISSED" };
     println!(
@@ -209,6 +219,7 @@ fn show(case: &Case, rounds: &[Round], is_json: bool) {
         format!("{least:.3}-{most:.3}"),
         case.unit
     );
+    is_met
 }
 
 fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
