@@ -22,6 +22,8 @@ pub enum Cause {
     NotAllowed,
     /// It asks for a function that is not there, or does not know its secret.
     Unproven,
+    /// It has as many streams as were agreed on, or there is no memory for another one.
+    NoRoom,
     /// Another program than the one that this node has to do with has its identity, and was refused.
     Twin,
     /// Another program has the identity of this node, and was refused by a peer that goes on with this one.
@@ -33,8 +35,15 @@ pub enum Cause {
 }
 
 impl Cause {
-    const ALL: [Self; 6] =
-        [Self::NotAllowed, Self::Unproven, Self::Twin, Self::OwnTwin, Self::OwnRefusal, Self::OwnOutdated];
+    const ALL: [Self; 7] = [
+        Self::NotAllowed,
+        Self::Unproven,
+        Self::Twin,
+        Self::OwnTwin,
+        Self::OwnRefusal,
+        Self::OwnOutdated,
+        Self::NoRoom,
+    ];
 
     fn code(self) -> u64 {
         1 + Self::ALL.iter().position(|cause| *cause == self).unwrap_or_default() as u64
@@ -44,7 +53,7 @@ impl Cause {
     /// this node there is one.
     fn rank(self) -> u8 {
         match self {
-            Self::NotAllowed | Self::Unproven => 1,
+            Self::NotAllowed | Self::Unproven | Self::NoRoom => 1,
             Self::Twin | Self::OwnOutdated => 2,
             Self::OwnTwin | Self::OwnRefusal => 3,
         }

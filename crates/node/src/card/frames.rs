@@ -433,6 +433,7 @@ impl<'m> Card<'m> {
         let cause = match refusal {
             Some(OpenRefusal::Unknown) => Cause::Unproven,
             Some(OpenRefusal::NotAllowed) => Cause::NotAllowed,
+            Some(OpenRefusal::NoRoom) => Cause::NoRoom,
             _ => return,
         };
         let (peer, Some(function)) = (&self.peers[place], said.function()) else { return };

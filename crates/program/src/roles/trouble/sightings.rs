@@ -183,7 +183,7 @@ impl Seen {
     }
 
     fn is_refusal(&self) -> bool {
-        matches!(self.cause, Cause::NotAllowed | Cause::Unproven)
+        matches!(self.cause, Cause::NotAllowed | Cause::Unproven | Cause::NoRoom)
     }
 
     /// It is about the identity of this node.
@@ -233,6 +233,16 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
                  who that is"
             );
             let (function, reason) = (function.clone(), "not-lent");
+            return Event::CallerRefused { node, at, reason, function, count: *count, what };
+        }
+        Cause::NoRoom => {
+            let what = of.unwrap_or_else(|| "something of this node".to_owned());
+            let what = format!(
+                "node {node} at {by} has asked for {what} and was refused: it has as many streams with this node as \
+                 the two have agreed on, or there is no memory for another one. Have it give something back, give this \
+                 node a larger `ledger`, or find out who that is"
+            );
+            let (function, reason) = (function.clone(), "no-room");
             return Event::CallerRefused { node, at, reason, function, count: *count, what };
         }
         Cause::OwnOutdated => {
@@ -299,6 +309,8 @@ mod tests {
             "it is over"
         );
         assert_eq!(look(561, seen(Cause::NotAllowed, 7, 500)).len(), 1, "it has come back");
+        let said = look(562, seen(Cause::NoRoom, 7, 1));
+        assert!(matches!(&said[..], [Event::CallerRefused { reason: "no-room", .. }]), "{said:?}");
     }
 
     #[test]
