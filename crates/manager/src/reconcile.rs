@@ -109,7 +109,7 @@ impl<'a> Judge<'a> {
         let (number, generation) = (function.key.number, function.generation);
         match function.loan {
             Loan::Free => {}
-            Loan::Leaving { .. } | Loan::Forced { .. } => {
+            Loan::Leaving { .. } | Loan::Forced { .. } | Loan::Ended { .. } => {
                 self.verdict.news.push(News::Applied { number, generation });
             }
             // It may come back, as an image on a disk that is not mounted yet.
@@ -230,11 +230,14 @@ impl<'a> Judge<'a> {
             (Loan::Free, Holder::Nobody) => self.verdict.settled.push(number),
             (Loan::Applied { .. }, Holder::Assigned(to)) if is_same(to) => self.verdict.settled.push(number),
             (Loan::Wanted { .. }, Holder::Assigned(to)) if is_same(to) => self.applied(number, generation),
-            (Loan::Leaving { .. } | Loan::Forced { .. }, Holder::Nobody) => self.applied(number, generation),
+            (Loan::Leaving { .. } | Loan::Forced { .. } | Loan::Ended { .. }, Holder::Nobody) => {
+                self.applied(number, generation);
+            }
             // It is told again until it is done: so an answer that gets lost is no harm.
             (Loan::Leaving { .. } | Loan::Forced { .. }, Holder::Leaving { from, .. }) if is_same(from) => {
                 self.verdict.behind.push(number);
             }
+            (Loan::Ended { .. }, Holder::Leaving { .. }) => self.verdict.behind.push(number),
             _ => self.alarm(Alarm::Diverged { number, generation }),
         }
     }
@@ -265,7 +268,7 @@ impl<'a> Judge<'a> {
         list.push(number);
     }
 
-    /// Generation and loan by the lender's word; or one generation more and nobody, and `true`, where that cannot be.
+    /// Generation and loan by the lender's word; or one generation more and its end, and `true`, where that cannot be.
     fn taken_over(&mut self, known: Option<&Function>, reported: &Reported) -> (LoanGeneration, Loan, bool) {
         let since = self.now;
         let loan = match reported.holder {
@@ -284,7 +287,7 @@ impl<'a> Judge<'a> {
             self.taken.insert(of.place);
             (reported.generation, loan, false)
         } else {
-            (LoanGeneration(reported.generation.0.saturating_add(1)), Loan::Free, true)
+            (LoanGeneration(reported.generation.0.saturating_add(1)), Loan::Ended { since }, true)
         }
     }
 

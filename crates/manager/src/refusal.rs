@@ -67,6 +67,13 @@ pub enum Refusal {
         /// Whether it is being taken back.
         is_leaving: bool,
     },
+    /// The lender is told to end what it has done by itself.
+    Ending {
+        /// Which function.
+        function: FunctionName,
+        /// Since when.
+        since: WallTime,
+    },
     /// The function is there already, but in another group or with another hold time.
     Otherwise {
         /// Which one.
@@ -199,6 +206,9 @@ impl fmt::Display for Refusal {
                     true => write!(f, "{function} is being taken from {place} of {who} since {since}"),
                     false => write!(f, "{function} is in {place} of {who} since {since}: unassign it first"),
                 }
+            }
+            Self::Ending { function, since } => {
+                write!(f, "{function} is taken since {since} from somebody who cannot have it: try again")
             }
             Self::Otherwise { function, since } => {
                 write!(f, "{function} is there since {since} in another group or with another hold time")

@@ -57,7 +57,7 @@ pub(super) fn unassign(state: &State, name: &FunctionName, force: bool) -> Resul
     let found = function(state, name)?;
     let generation = match (found.loan, force) {
         // It is so, or on the way.
-        (Loan::Free | Loan::Forced { .. }, _) | (Loan::Leaving { .. }, false) => {
+        (Loan::Free | Loan::Forced { .. } | Loan::Ended { .. }, _) | (Loan::Leaving { .. }, false) => {
             return Ok((None, answer(found, found.generation)));
         }
         (Loan::Leaving { .. }, true) => found.generation,
@@ -77,14 +77,16 @@ fn answer(function: &Function, generation: LoanGeneration) -> Answer {
 }
 
 fn taken(state: &State, name: &FunctionName, loan: Loan) -> Refusal {
-    // A free one is not taken.
-    let Some(of) = loan.occupied() else { return Refusal::Busy };
-    Refusal::Taken {
-        function: name.clone(),
-        borrower: state.joined(of.borrower).map(|node| node.name.clone()),
-        place: of.place,
-        since: loan.since().unwrap_or(WallTime(0)),
-        is_leaving: loan.assigned().is_none(),
+    let (function, since) = (name.clone(), loan.since().unwrap_or(WallTime(0)));
+    match loan.occupied() {
+        None => Refusal::Ending { function, since },
+        Some(of) => Refusal::Taken {
+            function,
+            borrower: state.joined(of.borrower).map(|node| node.name.clone()),
+            place: of.place,
+            since,
+            is_leaving: loan.assigned().is_none(),
+        },
     }
 }
 

@@ -203,6 +203,6 @@ fn order(function: &Function) -> Order {
         number: function.key.number,
         generation: function.generation,
         to: function.loan.assigned(),
-        force: matches!(function.loan, Loan::Forced { .. } | Loan::Free),
+        force: matches!(function.loan, Loan::Forced { .. } | Loan::Ended { .. } | Loan::Free),
     }
 }

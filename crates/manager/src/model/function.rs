@@ -75,7 +75,9 @@ pub struct Assignment {
 ///    ▲                     └── unassign +1 ──────────────► Leaving ◄──┘   Wanted, Applied: also
 ///    │                                                      │   │ force       ── hold over, its borrower
 ///    │                        applied                       │   ▼                is removed, or forced +1 ──► Forced
-///    └──────────────────────────────────────────────────────┴─ Forced
+///    ├──────────────────────────────────────────────────────┴─ Forced
+///    │                        applied
+///    └──────────────────────── Ended ◄── its lender has given it to somebody who cannot have it +1
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -110,13 +112,19 @@ pub enum Loan {
         /// Since when.
         since: WallTime,
     },
+    /// Its lender has said that somebody has it who cannot, and is told to end that. It takes no slot, for the one that
+    /// the lender means may be another function's.
+    Ended {
+        /// Since when.
+        since: WallTime,
+    },
 }
 
 impl Loan {
     /// Whose slot it takes, also while it is being taken back.
     pub fn occupied(&self) -> Option<Assignment> {
         match *self {
-            Self::Free => None,
+            Self::Free | Self::Ended { .. } => None,
             Self::Wanted { to, .. } | Self::Applied { to, .. } => Some(to),
             Self::Leaving { from, .. } | Self::Forced { from, .. } => Some(from),
         }
@@ -126,7 +134,7 @@ impl Loan {
     pub fn assigned(&self) -> Option<Assignment> {
         match *self {
             Self::Wanted { to, .. } | Self::Applied { to, .. } => Some(to),
-            Self::Free | Self::Leaving { .. } | Self::Forced { .. } => None,
+            Self::Free | Self::Leaving { .. } | Self::Forced { .. } | Self::Ended { .. } => None,
         }
     }
 
@@ -137,7 +145,8 @@ impl Loan {
             Self::Wanted { since, .. }
             | Self::Applied { since, .. }
             | Self::Leaving { since, .. }
-            | Self::Forced { since, .. } => Some(since),
+            | Self::Forced { since, .. }
+            | Self::Ended { since } => Some(since),
         }
     }
 

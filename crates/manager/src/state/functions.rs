@@ -97,7 +97,7 @@ impl State {
         }
         let loan = match function.loan {
             Loan::Wanted { to, since } => Loan::Applied { to, since },
-            Loan::Leaving { .. } | Loan::Forced { .. } => Loan::Free,
+            Loan::Leaving { .. } | Loan::Forced { .. } | Loan::Ended { .. } => Loan::Free,
             Loan::Free | Loan::Applied { .. } => return Err(Corruption::OutOfOrder(key)),
         };
         self.set_loan(key, present, loan)

@@ -99,7 +99,7 @@ impl State {
     fn force(&mut self, key: FunctionKey) -> Result<(), Corruption> {
         let function = self.functions.get(&key).ok_or(Corruption::NoFunction(key))?;
         match function.loan {
-            Loan::Forced { .. } | Loan::Free => Ok(()),
+            Loan::Forced { .. } | Loan::Free | Loan::Ended { .. } => Ok(()),
             Loan::Leaving { .. } => self.unassign(key, function.generation, true),
             Loan::Wanted { .. } | Loan::Applied { .. } => {
                 // A generation that is used up stays what it is; reports have kept it far from that.
