@@ -36,8 +36,8 @@ pub(crate) struct Judge<'a> {
     taken: BTreeSet<Place>,
     /// Names that this report has given already, and to which number.
     names: BTreeMap<Name, u32>,
-    /// Functions that this report has put out of their slots.
-    displaced: BTreeSet<FunctionKey>,
+    /// Functions that are not in their slots any more by this report.
+    vacated: BTreeSet<FunctionKey>,
     /// Functions that this report has added.
     added: usize,
     /// Whether something is left to be taken over, when the node has reported that it is about.
@@ -53,7 +53,7 @@ impl<'a> Judge<'a> {
             verdict: Verdict::default(),
             taken: BTreeSet::new(),
             names: BTreeMap::new(),
-            displaced: BTreeSet::new(),
+            vacated: BTreeSet::new(),
             added: 0,
             is_deferred: false,
         }
@@ -65,26 +65,30 @@ impl<'a> Judge<'a> {
             self.alarm(Alarm::TooMany { most: FUNCTIONS_PER_NODE_MAX });
             return self.verdict;
         }
-        let mut there = BTreeSet::new();
+        let functions = self.each_once(functions);
         let known: Vec<Function> = self.state.functions_of(self.node).cloned().collect();
-        // What is gone first: it makes room, and names free.
-        let numbers: BTreeSet<u32> = functions.iter().map(|it| it.number).collect();
-        known.iter().filter(|it| !numbers.contains(&it.key.number)).for_each(|it| self.absent(it));
-        for reported in functions {
-            self.leave_slot(reported);
-        }
-        for reported in functions {
-            if there.insert(reported.number) {
-                self.function(reported);
-            } else {
-                let (number, name) = (reported.number, reported.name.clone());
-                self.alarm(Alarm::Twice { number, name });
-            }
-        }
+        // What leaves slots and frees names comes before what takes them.
+        let is_there = |function: &&Function| functions.iter().any(|it| it.number == function.key.number);
+        known.iter().filter(|it| !is_there(it)).for_each(|it| self.absent(it));
+        functions.iter().for_each(|reported| self.leave_slot(reported));
+        let is_new =
+            |it: &&&Reported| self.known(it.number).is_none_or(|known| known.generation < it.generation);
+        let (new, old): (Vec<&Reported>, Vec<&Reported>) = functions.iter().partition(is_new);
+        old.into_iter().chain(new).for_each(|reported| self.function(reported));
         if !self.state.is_heard(self.node) && !self.is_deferred {
             self.verdict.news.push(News::Heard);
         }
         self.verdict
+    }
+
+    /// Of two with one number the first counts.
+    fn each_once<'r>(&mut self, functions: &'r [Reported]) -> Vec<&'r Reported> {
+        let mut numbers = BTreeSet::new();
+        let (once, twice): (Vec<_>, Vec<_>) = functions.iter().partition(|it| numbers.insert(it.number));
+        for Reported { number, name, .. } in twice {
+            self.alarm(Alarm::Twice { number: *number, name: name.clone() });
+        }
+        once
     }
 
     /// What follows from how far one function is.
@@ -111,6 +115,7 @@ impl<'a> Judge<'a> {
             Loan::Free => {}
             Loan::Leaving { .. } | Loan::Forced { .. } | Loan::Ended { .. } => {
                 self.verdict.news.push(News::Applied { number, generation });
+                self.vacated.insert(function.key);
             }
             // It may come back, as an image on a disk that is not mounted yet.
             Loan::Wanted { .. } | Loan::Applied { .. } => return self.alarm(Alarm::Missing { number }),
@@ -132,7 +137,7 @@ impl<'a> Judge<'a> {
     }
 
     fn displace(&mut self, key: FunctionKey) {
-        if self.displaced.insert(key) {
+        if self.vacated.insert(key) {
             self.verdict.news.push(News::Displaced { key });
         }
     }
@@ -232,12 +237,21 @@ impl<'a> Judge<'a> {
             (Loan::Wanted { .. }, Holder::Assigned(to)) if is_same(to) => self.applied(number, generation),
             (Loan::Leaving { .. } | Loan::Forced { .. } | Loan::Ended { .. }, Holder::Nobody) => {
                 self.applied(number, generation);
+                self.vacated.insert(known.key);
             }
             // It is told again until it is done: so an answer that gets lost is no harm.
             (Loan::Leaving { .. } | Loan::Forced { .. }, Holder::Leaving { from, .. }) if is_same(from) => {
                 self.verdict.behind.push(number);
             }
-            (Loan::Ended { .. }, Holder::Leaving { .. }) => self.verdict.behind.push(number),
+            (Loan::Free | Loan::Ended { .. }, Holder::Leaving { .. }) => self.verdict.behind.push(number),
+            // Somebody has what nobody is to have: after a restore, another one was given its slot.
+            (Loan::Free, Holder::Assigned(_)) => {
+                self.alarm(Alarm::Diverged { number, generation });
+                let (next, loan) =
+                    (LoanGeneration(generation.0.saturating_add(1)), Loan::Ended { since: self.now });
+                self.verdict.news.push(News::Adopted { number, generation: next, loan });
+                self.verdict.behind.push(number);
+            }
             _ => self.alarm(Alarm::Diverged { number, generation }),
         }
     }
@@ -270,7 +284,7 @@ impl<'a> Judge<'a> {
 
     /// Generation and loan by the lender's word; or one generation more and its end, and `true`, where that cannot be.
     fn taken_over(&mut self, known: Option<&Function>, reported: &Reported) -> (LoanGeneration, Loan, bool) {
-        let since = self.now;
+        let (since, own) = (self.now, known.map(|known| known.key));
         let loan = match reported.holder {
             Holder::Nobody => Loan::Free,
             Holder::Assigned(to) => Loan::Applied { to, since },
@@ -278,35 +292,38 @@ impl<'a> Judge<'a> {
             Holder::Leaving { from, forced: true } => Loan::Forced { from, since },
         };
         let Some(of) = loan.occupied() else { return (reported.generation, loan, false) };
-        if self.can_be(known, of) {
-            if let Some(other) =
-                self.state.in_slot(of.place).filter(|it| Some(it.key) != known.map(|it| it.key))
-            {
-                self.displace(other.key);
-            }
-            self.taken.insert(of.place);
-            (reported.generation, loan, false)
-        } else {
-            (LoanGeneration(reported.generation.0.saturating_add(1)), Loan::Ended { since }, true)
+        let next = LoanGeneration(reported.generation.0.saturating_add(1));
+        if !self.has_room(known, of.place) {
+            return (next, Loan::Ended { since }, true);
+        }
+        if let Some(other) = self.state.in_slot(of.place).filter(|it| Some(it.key) != own) {
+            self.displace(other.key);
+        }
+        self.taken.insert(of.place);
+        match self.is_allowed(of) {
+            true => (reported.generation, loan, false),
+            // Nobody else gets the slot before the lender has ended it.
+            false => (next, Loan::Forced { from: of, since }, true),
         }
     }
 
-    fn can_be(&self, known: Option<&Function>, of: Assignment) -> bool {
+    fn has_room(&self, known: Option<&Function>, place: Place) -> bool {
         let own = known.map(|known| known.key);
-        let borrower = self.state.node_of_domain(of.place.domain).filter(|node| node.id == of.borrower);
-        let Some(borrower) = borrower else { return false };
-        let lender = self.state.joined(self.node);
         // What is known of a lender that was not heard since a restore is older than what another one says.
-        let stays = |it: &&Function| !self.displaced.contains(&it.key) && self.state.is_heard(it.key.node);
-        let other = self.state.in_slot(of.place).filter(stays).is_some_and(|it| Some(it.key) != own);
-        let count = self.state.in_block(borrower.block).count() + self.taken.len();
-        of.place.slot < SLOT_NUMBERS
-            && of.on_silence.is_valid()
-            && borrower.groups.contains(of.group)
-            && lender.is_some_and(|lender| lender.groups.contains(of.group))
-            && !other
-            && !self.taken.contains(&of.place)
-            && count < SLOTS_PER_NODE_MAX + usize::from(known.is_some_and(|it| it.loan.occupied().is_some()))
+        let is_older = |it: &Function| it.key.node != self.node && !self.state.is_heard(it.key.node);
+        let stays = |it: &&Function| !self.vacated.contains(&it.key) && !is_older(it);
+        let other = self.state.in_slot(place).filter(stays).is_some_and(|it| Some(it.key) != own);
+        let borrower = self.state.node_of_domain(place.domain);
+        let count = borrower.map_or(0, |it| self.state.in_block(it.block).count()) + self.taken.len();
+        let most = SLOTS_PER_NODE_MAX + usize::from(known.is_some_and(|it| it.loan.occupied().is_some()));
+        place.slot < SLOT_NUMBERS && !other && !self.taken.contains(&place) && count < most
+    }
+
+    fn is_allowed(&self, of: Assignment) -> bool {
+        let borrower = self.state.node_of_domain(of.place.domain).filter(|node| node.id == of.borrower);
+        let both = [borrower, self.state.joined(self.node)];
+        let in_group = both.iter().all(|node| node.is_some_and(|node| node.groups.contains(of.group)));
+        in_group && of.on_silence.is_valid()
     }
 }
 

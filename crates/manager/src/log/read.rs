@@ -40,7 +40,6 @@ impl Base {
 
 /// Reads a log, the whole file, onto the snapshot that it goes on from, or onto nothing. It may begin earlier than the
 /// snapshot is.
-
 ///
 /// `acknowledged` is an entry that the log is known to have had, 0 if nothing is known.
 ///

@@ -173,7 +173,9 @@ impl Checks {
     /// Whatever lenders have in their tables now.
     pub(super) fn tables(&mut self, nodes: &[Node]) {
         let mut slots: BTreeMap<Place, FunctionKey> = BTreeMap::new();
-        for node in nodes.iter().filter(|node| node.is_member()) {
+        // Nobody uses what a stranger lends.
+        let is_lender = |node: &&Node| node.is_member() && self.shadow.joined(node.id()).is_some();
+        for node in nodes.iter().filter(is_lender) {
             for (number, row) in node.kept.rows.iter().filter(|(_, row)| !row.is_old) {
                 let of = match row.holder {
                     Holder::Nobody => continue,

@@ -6,6 +6,7 @@ use super::setting::fabric;
 use crate::entry::Entry;
 use crate::log::{Base, Damage, HEADER_LEN, Recovered, Writer, read, read_snapshot, snapshot};
 use crate::machine::{Manager, Now, Start};
+use crate::state::State;
 
 /// Two files, and what is on its way to the log.
 #[derive(Clone, Debug)]
@@ -48,13 +49,13 @@ impl Driver {
     }
 
     /// Starts a manager with what the disk has.
-    pub(super) fn start(&mut self, now: Now, start: Start, acknowledged: u64) -> Result<(), Damage> {
+    pub(super) fn start(&mut self, now: Now, start: Start, acknowledged: u64) -> Result<State, Damage> {
         let found = self.read(acknowledged)?;
         self.disk.log.truncate(found.len);
         self.writer = found.writer;
         self.life += 1;
-        self.manager = Some(Manager::start(now, found.state, start));
-        Ok(())
+        self.manager = Some(Manager::start(now, found.state.clone(), start));
+        Ok(found.state)
     }
 
     pub(super) fn append(&mut self, first: u64, entries: Vec<Entry>) {

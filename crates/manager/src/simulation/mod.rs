@@ -5,13 +5,17 @@
 //! First things go wrong, then they do not any more, and everything has to settle.
 
 mod admin;
+mod asking;
 mod checks;
 mod client;
 mod driver;
 mod faults;
+mod lives;
 mod node;
 mod setting;
 mod settled;
+mod speaking;
+mod trouble;
 mod world;
 
 use crate::canary::{Rule, without};
@@ -29,7 +33,8 @@ const SEEDS: u64 = 3000;
 fn no_seed_finds_anything() {
     let mut sum = world::Counts::default();
     let most = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
-    for seed in 0..most {
+    let first = std::env::var("FIRST").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    for seed in first..first + most {
         match run(seed) {
             Ok(counts) => sum.add(&counts),
             Err(error) => panic!("seed {seed}: {error}"),

@@ -178,15 +178,12 @@ impl Node {
     /// An older copy of its folder is put back. What it has promised stays: an operator who puts back that, too, and
     /// restores the manager at once, has two histories.
     pub(super) fn go_back(&mut self) {
-        if let Some(copy) = self.copy.take() {
-            let ever: Vec<(u32, u64)> =
-                self.kept.rows.iter().map(|(number, row)| (*number, row.ever)).collect();
-            self.kept = copy;
-            for (number, ever) in ever {
-                if let Some(row) = self.kept.rows.get_mut(&number) {
-                    row.ever = ever;
-                    row.is_old |= row.generation < ever;
-                }
+        let Some(copy) = self.copy.take() else { return };
+        let now = core::mem::replace(&mut self.kept, copy);
+        for (number, now) in now.rows {
+            if let Some(row) = self.kept.rows.get_mut(&number) {
+                row.is_old = now.is_old || (row.generation, row.holder) != (now.generation, now.holder);
+                row.ever = now.ever;
             }
         }
     }

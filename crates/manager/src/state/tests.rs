@@ -169,8 +169,11 @@ proptest! {
 fn requests_are_remembered_for_a_while() {
     let mut state = founded();
     let mut asked = |number: u64| {
-        let command =
-            if number % 2 == 0 { join_token(200, 4) } else { Command::RemoveJoinToken { hash: hash(200) } };
+        let command = if number.is_multiple_of(2) {
+            join_token(200, 4)
+        } else {
+            Command::RemoveJoinToken { hash: hash(200) }
+        };
         let decision = try_run(&mut state, T0, &by("root", 10_000 + number, command)).unwrap();
         assert!(decision.entry.is_some());
         state.history().count()
