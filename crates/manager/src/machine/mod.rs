@@ -134,7 +134,8 @@ pub enum Effect {
 pub enum Start {
     /// From its own log.
     Plain,
-    /// From a backup: lenders may know of assignments that it does not.
+    /// From a backup: lenders may know of assignments that it does not. If it ends before its first entry is durable,
+    /// the next one starts from a backup, too.
     Restored,
 }
 

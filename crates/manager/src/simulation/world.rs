@@ -194,7 +194,7 @@ impl World {
         match happening {
             Happening::ToNode { node, told } => self.node_hears(node, &told),
             Happening::ToManager { node, session, life, report } => {
-                self.manager_hears(node, session, life, &report)
+                self.manager_hears(node, session, life, &report);
             }
             Happening::Ask { client, life, asked } => self.ask(client, life, asked),
             Happening::Hear { client, life, asked, heard } if life == self.driver.life => {

@@ -149,8 +149,18 @@ proptest! {
                     let lender = 1 + u64::from(a % 3);
                     if state.joined(node_id(lender)).is_some() {
                         let other = reported(u32::from(c % 3), u64::from(generation % 8), holder);
-                        learn(&mut state, lender, &[reported(u32::from(b % 4), u64::from(generation % 5), holder), other]);
+                        let one = reported(u32::from(b % 4), u64::from(generation % 5), holder);
+                        learn(&mut state, lender, &[one, other]);
                     }
+                }
+                3 if a % 16 == 0 => {
+                    let change = if b % 4 == 0 && state.restore().is_some() {
+                        Change::RestoreEnded
+                    } else {
+                        Change::EpochBegun { epoch: state.epoch() + 1, restored: b % 2 == 0 }
+                    };
+                    let entry = Entry { at: state.at(), ..entry(change) };
+                    state.apply(state.index() + 1, &entry).unwrap();
                 }
                 1 if a % 4 == 0 => {
                     let joiner = joining(100 + c % 8, id, 3 + u64::from(b % 4), ["third", "desk"][usize::from(a % 2)]);
