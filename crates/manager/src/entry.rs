@@ -1,0 +1,262 @@
+//! Entries of the log: small changes, each with who, when, and whose answer it is. The log is the audit log.
+
+use base::ids::{LoanGeneration, NodeId};
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    ApiToken, Assignment, Block, FunctionKey, Groups, JoinToken, Loan, Name, Node, PublicKey, RequestId,
+    Resource, TokenHash, WallTime, node_text,
+};
+
+/// Who has caused an entry.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Who {
+    /// The manager itself, or whoever founded the fabric.
+    Manager,
+    /// Somebody with a token for the interface.
+    Api {
+        /// The token's name.
+        token: Name,
+    },
+    /// Whoever has a join token.
+    Joiner {
+        /// The token.
+        token: TokenHash,
+    },
+    /// A node, by what it reports.
+    Node {
+        /// Which one.
+        #[serde(with = "node_text")]
+        id: NodeId,
+    },
+}
+
+/// What a client hears of a request that was done. It is part of the entry, so a repeated request hears the same.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// The node belongs to the fabric.
+    Joined {
+        /// Which one.
+        #[serde(with = "node_text")]
+        node: NodeId,
+        /// Its domains.
+        block: Block,
+        /// Which groups it may enter.
+        groups: Groups,
+    },
+    /// The function has this generation; whether its lender has applied it is told beside it.
+    Function {
+        /// Which one.
+        key: FunctionKey,
+        /// Its generation.
+        generation: LoanGeneration,
+    },
+}
+
+/// The request that has caused an entry.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// Its id.
+    pub id: RequestId,
+    /// A number that stands for what was asked: another one under the same id is another request.
+    pub fingerprint: u64,
+    /// What its client hears.
+    pub answer: Answer,
+}
+
+/// One entry: a change that happens as a whole or not at all.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// When. Never earlier than the entry before it, whatever the clock says.
+    pub at: WallTime,
+    /// Who has caused it.
+    pub who: Who,
+    /// By which request.
+    pub request: Option<Request>,
+    /// What changes.
+    pub change: Change,
+}
+
+/// What changes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Change {
+    /// A manager has started.
+    EpochBegun {
+        /// Greater than the one before it.
+        epoch: u64,
+        /// From a backup: nothing is assigned before lenders were heard.
+        restored: bool,
+    },
+    /// The administrator has ended what a restore began.
+    RestoreEnded,
+    /// Somebody may use the interface, or as something else than before.
+    ApiTokenSet {
+        /// Its name.
+        name: Name,
+        /// What it is.
+        token: ApiToken,
+    },
+    /// Somebody may not use the interface any more.
+    ApiTokenRemoved {
+        /// Whose token.
+        name: Name,
+    },
+    /// A node may join.
+    JoinTokenMade {
+        /// By this.
+        token: JoinToken,
+    },
+    /// A join token is worth nothing any more.
+    JoinTokenRemoved {
+        /// Which one.
+        hash: TokenHash,
+    },
+    /// A node has joined.
+    NodeJoined {
+        /// Its id.
+        #[serde(with = "node_text")]
+        id: NodeId,
+        /// Its name.
+        name: Name,
+        /// Its key.
+        key: PublicKey,
+        /// Its domains.
+        block: Block,
+        /// By which token, which is used now.
+        token: TokenHash,
+    },
+    /// After a restore: a node that the backup did not know belongs to the fabric, by its certificate.
+    NodeAdopted {
+        /// It.
+        node: Node,
+    },
+    /// A node does not belong to the fabric any more. What it lends is gone, what it borrows is taken back by force.
+    NodeRemoved {
+        /// Which one.
+        #[serde(with = "node_text")]
+        id: NodeId,
+        /// Until when its domains are nobody's.
+        until: WallTime,
+    },
+    /// A node may enter these groups.
+    GroupsSet {
+        /// Which one.
+        #[serde(with = "node_text")]
+        id: NodeId,
+        /// From now on.
+        groups: Groups,
+    },
+    /// A function is to be plugged in.
+    Assigned {
+        /// Which one.
+        key: FunctionKey,
+        /// By one more than before.
+        generation: LoanGeneration,
+        /// Where.
+        to: Assignment,
+    },
+    /// A function is to be taken back.
+    Unassigned {
+        /// Which one.
+        key: FunctionKey,
+        /// By one more than before, or the same if it is being taken back already and now is by force.
+        generation: LoanGeneration,
+        /// Whether its lender waits for the borrower to let go.
+        force: bool,
+    },
+    /// A node has said what it lends, and how far it is.
+    Reported {
+        /// Who.
+        #[serde(with = "node_text")]
+        id: NodeId,
+        /// What is new of it.
+        news: Vec<News>,
+    },
+}
+
+/// Something new about a function of the node that reports it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum News {
+    /// It is there.
+    Seen {
+        /// Its number.
+        number: u32,
+        /// Its name.
+        name: Name,
+        /// What it is.
+        resource: Resource,
+        /// What generation its lender has.
+        generation: LoanGeneration,
+        /// Who has it, as far as its lender knows.
+        loan: Loan,
+    },
+    /// It is called, or is, something else.
+    Described {
+        /// Its number.
+        number: u32,
+        /// Its name now.
+        name: Name,
+        /// What it is now.
+        resource: Resource,
+    },
+    /// It is not there any more; nobody had it.
+    Gone {
+        /// Its number.
+        number: u32,
+    },
+    /// The lender has applied what was decided.
+    Applied {
+        /// Its number.
+        number: u32,
+        /// Which generation: the present one.
+        generation: LoanGeneration,
+    },
+    /// The lender has a greater generation, which counts from now on.
+    Adopted {
+        /// Its number.
+        number: u32,
+        /// That one, or one more where its assignment cannot stay.
+        generation: LoanGeneration,
+        /// Who has it.
+        loan: Loan,
+    },
+    /// After a restore, or where a lender has a greater generation: what was known of who has a function is over, for
+    /// others now are where it was. What has become of it its lender says.
+    Displaced {
+        /// Which function: not always one of the node that reports.
+        key: FunctionKey,
+    },
+    /// The borrower was silent for longer than the function is held: it is taken back by force.
+    HeldOver {
+        /// Its number.
+        number: u32,
+        /// By one more than before.
+        generation: LoanGeneration,
+    },
+    /// After a restore: the lender was heard.
+    Heard,
+}
+
+impl News {
+    /// The function that it is about, where `node` reports.
+    pub fn function(&self, node: NodeId) -> Option<FunctionKey> {
+        match self {
+            Self::Seen { number, .. }
+            | Self::Described { number, .. }
+            | Self::Gone { number }
+            | Self::Applied { number, .. }
+            | Self::Adopted { number, .. }
+            | Self::HeldOver { number, .. } => Some(FunctionKey { node, number: *number }),
+            Self::Displaced { key } => Some(*key),
+            Self::Heard => None,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+use base::ids::{Group, LoanGeneration, NodeId};
+use serde::{Deserialize, Serialize};
+
+use super::{FunctionKey, HOLD_MAX_S, Name, Place, WallTime, node_text};
+
+/// What a function is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// An NVMe controller.
+    Nvme,
+    /// Anything that this version has no word for.
+    Other,
+}
+
+/// What is lent, as its lender describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resource {
+    /// What it is.
+    pub kind: Kind,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Whether it refuses writes.
+    pub read_only: bool,
+}
+
+/// What becomes of an assignment when the borrower is silent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum OnSilence {
+    /// The lender keeps the function for it so many seconds, at most [`HOLD_MAX_S`].
+    Hold {
+        /// Seconds.
+        seconds: u32,
+    },
+    /// The lender takes the function back at once.
+    Remove,
+}
+
+impl OnSilence {
+    /// Whether the time is one that may be asked for.
+    pub fn is_valid(self) -> bool {
+        matches!(self, Self::Remove | Self::Hold { seconds: 0..=HOLD_MAX_S })
+    }
+}
+
+impl Default for OnSilence {
+    fn default() -> Self {
+        Self::Hold { seconds: base::times::HOLD.as_secs() as u32 }
+    }
+}
+
+/// Who has a function, where and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Assignment {
+    /// The node of the domain.
+    #[serde(with = "node_text")]
+    pub borrower: NodeId,
+    /// The slot.
+    pub place: Place,
+    /// The zone in which the two see each other.
+    pub group: Group,
+    /// What becomes of it when the borrower is silent.
+    pub on_silence: OnSilence,
+}
+
+/// How far an assignment has come. Each arrow with a `+1` gives the function a new generation, and "applied" is the
+/// lender's word that it has made that generation durable and acts by it.
+///
+/// ```text
+///            assign +1            applied                 unassign +1
+///   Free ──────────────► Wanted ───────────► Applied ─────────────────┐
+///    ▲                     └── unassign +1 ──────────────► Leaving ◄──┘   Wanted, Applied: also
+///    │                                                      │   │ force       ── hold over, its borrower
+///    │                        applied                       │   ▼                is removed, or forced +1 ──► Forced
+///    ├──────────────────────────────────────────────────────┴─ Forced
+///    │                        applied
+///    └──────────────────────── Ended ◄── its lender has given it to somebody who cannot have it +1
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum Loan {
+    /// Nobody has it.
+    Free,
+    /// It is decided, and the lender has yet to apply it.
+    Wanted {
+        /// Who is to have it.
+        to: Assignment,
+        /// Since when.
+        since: WallTime,
+    },
+    /// The lender acts by it.
+    Applied {
+        /// Who has it.
+        to: Assignment,
+        /// When it was decided.
+        since: WallTime,
+    },
+    /// It is being taken back; the lender waits for the borrower to let go.
+    Leaving {
+        /// Who had it, and may have it still.
+        from: Assignment,
+        /// Since when.
+        since: WallTime,
+    },
+    /// It is being taken back, and the lender does not wait for the borrower.
+    Forced {
+        /// Who had it, and may have it still.
+        from: Assignment,
+        /// Since when.
+        since: WallTime,
+    },
+    /// Its lender has said that somebody has it who cannot, and is told to end that. It takes no slot, for the one that
+    /// the lender means may be another function's.
+    Ended {
+        /// Since when.
+        since: WallTime,
+    },
+}
+
+impl Loan {
+    /// Whose slot it takes, also while it is being taken back.
+    pub fn occupied(&self) -> Option<Assignment> {
+        match *self {
+            Self::Free | Self::Ended { .. } => None,
+            Self::Wanted { to, .. } | Self::Applied { to, .. } => Some(to),
+            Self::Leaving { from, .. } | Self::Forced { from, .. } => Some(from),
+        }
+    }
+
+    /// Who is to have it.
+    pub fn assigned(&self) -> Option<Assignment> {
+        match *self {
+            Self::Wanted { to, .. } | Self::Applied { to, .. } => Some(to),
+            Self::Free | Self::Leaving { .. } | Self::Forced { .. } | Self::Ended { .. } => None,
+        }
+    }
+
+    /// Since when it is so.
+    pub fn since(&self) -> Option<WallTime> {
+        match *self {
+            Self::Free => None,
+            Self::Wanted { since, .. }
+            | Self::Applied { since, .. }
+            | Self::Leaving { since, .. }
+            | Self::Forced { since, .. }
+            | Self::Ended { since } => Some(since),
+        }
+    }
+
+    /// Whether the lender has applied what is decided.
+    pub fn is_settled(&self) -> bool {
+        matches!(self, Self::Free | Self::Applied { .. })
+    }
+}
+
+/// What a node lends, and who has it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Function {
+    /// Which one.
+    pub key: FunctionKey,
+    /// Its name at its lender, which no other function there bears.
+    pub name: Name,
+    /// What it is.
+    pub resource: Resource,
+    /// Which assignment this is. It grows with each one, and with each that ends.
+    pub generation: LoanGeneration,
+    /// How far it has come.
+    pub loan: Loan,
+    /// The index of the entry that changed it last: its version for changes on a condition.
+    pub version: u64,
+}

@@ -1,0 +1,334 @@
+//! What follows from a node's report: a function of the state and of the report.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::ids::{LoanGeneration, NodeId};
+
+use crate::canary::{self, Rule};
+use crate::entry::News;
+use crate::model::{
+    Assignment, FUNCTIONS_MAX, FUNCTIONS_PER_NODE_MAX, Function, FunctionKey, GENERATION_LAST,
+    GENERATION_STRIDE, Loan, Name, Place, SLOT_NUMBERS, SLOTS_PER_NODE_MAX, WallTime,
+};
+use crate::report::{Alarm, Holder, Reported};
+use crate::state::State;
+
+/// What follows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Verdict {
+    /// What is new, for the log.
+    pub(crate) news: Vec<News>,
+    /// What people should know.
+    pub(crate) alarms: Vec<Alarm>,
+    /// Functions of which the lender does not have what is decided.
+    pub(crate) behind: Vec<u32>,
+    /// Functions of which it has.
+    pub(crate) settled: Vec<u32>,
+}
+
+/// Judges reports of one node about its functions.
+pub(crate) struct Judge<'a> {
+    state: &'a State,
+    node: NodeId,
+    now: WallTime,
+    verdict: Verdict,
+    /// Slots that this report has taken already.
+    taken: BTreeSet<Place>,
+    /// Names that this report has given already, and to which number.
+    names: BTreeMap<Name, u32>,
+    /// Functions that are not in their slots any more by this report.
+    vacated: BTreeSet<FunctionKey>,
+    /// Functions that this report has added.
+    added: usize,
+    /// Whether something is left to be taken over, when the node has reported that it is about.
+    is_deferred: bool,
+}
+
+impl<'a> Judge<'a> {
+    pub(crate) fn new(state: &'a State, node: NodeId, now: WallTime) -> Self {
+        Self {
+            state,
+            node,
+            now,
+            verdict: Verdict::default(),
+            taken: BTreeSet::new(),
+            names: BTreeMap::new(),
+            vacated: BTreeSet::new(),
+            added: 0,
+            is_deferred: false,
+        }
+    }
+
+    /// What follows from all that a node lends.
+    pub(crate) fn inventory(mut self, functions: &[Reported]) -> Verdict {
+        if functions.len() > FUNCTIONS_PER_NODE_MAX {
+            self.alarm(Alarm::TooMany { most: FUNCTIONS_PER_NODE_MAX });
+            return self.verdict;
+        }
+        let functions = self.each_once(functions);
+        let known: Vec<Function> = self.state.functions_of(self.node).cloned().collect();
+        // What leaves slots and frees names comes before what takes them.
+        let is_there = |function: &&Function| functions.iter().any(|it| it.number == function.key.number);
+        known.iter().filter(|it| !is_there(it)).for_each(|it| self.absent(it));
+        functions.iter().for_each(|reported| self.leave_slot(reported));
+        let is_new =
+            |it: &&&Reported| self.known(it.number).is_none_or(|known| known.generation < it.generation);
+        let (new, old): (Vec<&Reported>, Vec<&Reported>) = functions.iter().partition(is_new);
+        old.into_iter().chain(new).for_each(|reported| self.function(reported));
+        if !self.state.is_heard(self.node) && !self.is_deferred {
+            self.verdict.news.push(News::Heard);
+        }
+        self.verdict
+    }
+
+    /// Of two with one number the first counts.
+    fn each_once<'r>(&mut self, functions: &'r [Reported]) -> Vec<&'r Reported> {
+        let mut numbers = BTreeSet::new();
+        let (once, twice): (Vec<_>, Vec<_>) = functions.iter().partition(|it| numbers.insert(it.number));
+        for Reported { number, name, .. } in twice {
+            self.alarm(Alarm::Twice { number: *number, name: name.clone() });
+        }
+        once
+    }
+
+    /// What follows from how far one function is.
+    pub(crate) fn one(mut self, reported: &Reported) -> Verdict {
+        if self.known(reported.number).is_some() {
+            self.leave_slot(reported);
+            self.function(reported);
+        }
+        self.verdict
+    }
+
+    fn known(&self, number: u32) -> Option<&'a Function> {
+        self.state.function(FunctionKey { node: self.node, number })
+    }
+
+    fn alarm(&mut self, alarm: Alarm) {
+        self.verdict.alarms.push(alarm);
+    }
+
+    /// What a node does not lend, nobody has through it.
+    fn absent(&mut self, function: &Function) {
+        let (number, generation) = (function.key.number, function.generation);
+        match function.loan {
+            Loan::Free => {}
+            Loan::Leaving { .. } | Loan::Forced { .. } | Loan::Ended { .. } => {
+                self.verdict.news.push(News::Applied { number, generation });
+                self.vacated.insert(function.key);
+            }
+            // It may come back, as an image on a disk that is not mounted yet.
+            Loan::Wanted { .. } | Loan::Applied { .. } => return self.alarm(Alarm::Missing { number }),
+        }
+        self.verdict.settled.push(number);
+        self.verdict.news.push(News::Gone { number });
+    }
+
+    /// A function that is somewhere else by a greater generation is not where it was: all of a report are taken from
+    /// their slots before the first is put into one.
+    fn leave_slot(&mut self, reported: &Reported) {
+        let Some(known) = self.known(reported.number).filter(|it| it.generation < reported.generation) else {
+            return;
+        };
+        let is_over = !is_impossible(known.generation, reported.generation) && !self.is_early(reported);
+        if is_over && known.loan.occupied().is_some() && !canary::is_off(Rule::AdoptGreater) {
+            self.displace(known.key);
+        }
+    }
+
+    fn displace(&mut self, key: FunctionKey) {
+        if self.vacated.insert(key) {
+            self.verdict.news.push(News::Displaced { key });
+        }
+    }
+
+    /// Whether a restored manager has yet to hear of the borrower: that may have joined since the backup.
+    fn is_early(&self, reported: &Reported) -> bool {
+        let is_closed = self.state.restore().is_some_and(|restore| restore.is_closed);
+        let of = match reported.holder {
+            Holder::Nobody => return false,
+            Holder::Assigned(of) | Holder::Leaving { from: of, .. } => of,
+        };
+        is_closed && self.state.node(of.borrower).is_none()
+    }
+
+    fn function(&mut self, reported: &Reported) {
+        let Reported { number, generation, .. } = *reported;
+        let known = self.known(number);
+        let present = known.map_or(LoanGeneration(0), |known| known.generation);
+        if is_impossible(present, generation) {
+            return self.alarm(Alarm::ImpossibleGeneration { number, reported: generation });
+        }
+        if generation > present && self.is_early(reported) {
+            self.is_deferred = true;
+            return;
+        }
+        match known {
+            None => self.seen(reported),
+            Some(known) => {
+                self.described(known, reported);
+                match generation.cmp(&present) {
+                    core::cmp::Ordering::Less => self.behind(known, reported),
+                    core::cmp::Ordering::Equal => self.equal(known, reported),
+                    core::cmp::Ordering::Greater => self.greater(known, reported),
+                }
+            }
+        }
+    }
+
+    fn seen(&mut self, reported: &Reported) {
+        let (number, name) = (reported.number, reported.name.clone());
+        let gone = self.verdict.news.iter().filter(|news| matches!(news, News::Gone { .. })).count();
+        let lent = self.state.functions_of(self.node).count() + self.added - gone;
+        let all = self.state.functions().count() + self.added - gone;
+        if lent >= FUNCTIONS_PER_NODE_MAX || all >= FUNCTIONS_MAX {
+            return self.alarm(Alarm::TooMany { most: FUNCTIONS_PER_NODE_MAX });
+        }
+        if !self.may_be_called(number, &name) {
+            return self.alarm(Alarm::Twice { number, name });
+        }
+        let (generation, loan, refused) = self.taken_over(None, reported);
+        if reported.generation.0 > 0 && (refused || loan != Loan::Free) {
+            let known = LoanGeneration(0);
+            self.alarm(Alarm::GreaterGeneration { number, known, reported: reported.generation, refused });
+        }
+        self.added += 1;
+        self.names.insert(name.clone(), number);
+        self.verdict.news.push(News::Seen { number, name, resource: reported.resource, generation, loan });
+        self.is_behind(number, generation, reported);
+    }
+
+    /// Whether no other function of the node has this name, by what is known or this report.
+    fn may_be_called(&self, number: u32, name: &Name) -> bool {
+        let gone = |number| self.verdict.news.contains(&News::Gone { number });
+        let others =
+            self.state.functions_of(self.node).filter(|it| it.key.number != number && it.name == *name);
+        let mut others = others.map(|it| it.key.number).filter(|number| !gone(*number));
+        others.next().is_none() && self.names.get(name).is_none_or(|other| *other == number)
+    }
+
+    fn described(&mut self, known: &Function, reported: &Reported) {
+        let (number, name, resource) = (reported.number, reported.name.clone(), reported.resource);
+        if known.name == name && known.resource == resource {
+            return;
+        }
+        if !self.may_be_called(number, &name) {
+            return self.alarm(Alarm::Twice { number, name });
+        }
+        self.names.insert(name.clone(), number);
+        self.verdict.news.push(News::Described { number, name, resource });
+    }
+
+    fn behind(&mut self, known: &Function, reported: &Reported) {
+        self.verdict.behind.push(reported.number);
+        if canary::is_off(Rule::CheckApplied) && !known.loan.is_settled() {
+            self.verdict
+                .news
+                .push(News::Applied { number: reported.number, generation: reported.generation });
+        }
+    }
+
+    fn equal(&mut self, known: &Function, reported: &Reported) {
+        let Reported { number, generation, holder, .. } = *reported;
+        let is_same = |of: Assignment| known.loan.occupied() == Some(of);
+        match (known.loan, holder) {
+            (Loan::Free, Holder::Nobody) => self.verdict.settled.push(number),
+            (Loan::Applied { .. }, Holder::Assigned(to)) if is_same(to) => self.verdict.settled.push(number),
+            (Loan::Wanted { .. }, Holder::Assigned(to)) if is_same(to) => self.applied(number, generation),
+            (Loan::Leaving { .. } | Loan::Forced { .. } | Loan::Ended { .. }, Holder::Nobody) => {
+                self.applied(number, generation);
+                self.vacated.insert(known.key);
+            }
+            // It is told again until it is done: so an answer that gets lost is no harm.
+            (Loan::Leaving { .. } | Loan::Forced { .. }, Holder::Leaving { from, .. }) if is_same(from) => {
+                self.verdict.behind.push(number);
+            }
+            (Loan::Free | Loan::Ended { .. }, Holder::Leaving { .. }) => self.verdict.behind.push(number),
+            // Somebody has what nobody is to have: after a restore, another one was given its slot.
+            (Loan::Free, Holder::Assigned(_)) => {
+                self.alarm(Alarm::Diverged { number, generation });
+                let (next, loan) =
+                    (LoanGeneration(generation.0.saturating_add(1)), Loan::Ended { since: self.now });
+                self.verdict.news.push(News::Adopted { number, generation: next, loan });
+                self.verdict.behind.push(number);
+            }
+            _ => self.alarm(Alarm::Diverged { number, generation }),
+        }
+    }
+
+    fn applied(&mut self, number: u32, generation: LoanGeneration) {
+        self.verdict.news.push(News::Applied { number, generation });
+        self.verdict.settled.push(number);
+    }
+
+    fn greater(&mut self, known: &Function, reported: &Reported) {
+        let number = reported.number;
+        let (generation, loan, refused) = self.taken_over(Some(known), reported);
+        let known = known.generation;
+        self.alarm(Alarm::GreaterGeneration { number, known, reported: reported.generation, refused });
+        if canary::is_off(Rule::AdoptGreater) {
+            return;
+        }
+        self.verdict.news.push(News::Adopted { number, generation, loan });
+        self.is_behind(number, generation, reported);
+    }
+
+    fn is_behind(&mut self, number: u32, generation: LoanGeneration, reported: &Reported) {
+        let is_leaving = matches!(reported.holder, Holder::Leaving { .. });
+        let list = match is_leaving || generation > reported.generation {
+            true => &mut self.verdict.behind,
+            false => &mut self.verdict.settled,
+        };
+        list.push(number);
+    }
+
+    /// Generation and loan by the lender's word; or one generation more and its end, and `true`, where that cannot be.
+    fn taken_over(&mut self, known: Option<&Function>, reported: &Reported) -> (LoanGeneration, Loan, bool) {
+        let (since, own) = (self.now, known.map(|known| known.key));
+        let loan = match reported.holder {
+            Holder::Nobody => Loan::Free,
+            Holder::Assigned(to) => Loan::Applied { to, since },
+            Holder::Leaving { from, forced: false } => Loan::Leaving { from, since },
+            Holder::Leaving { from, forced: true } => Loan::Forced { from, since },
+        };
+        let Some(of) = loan.occupied() else { return (reported.generation, loan, false) };
+        let next = LoanGeneration(reported.generation.0.saturating_add(1));
+        if !self.has_room(known, of.place) {
+            return (next, Loan::Ended { since }, true);
+        }
+        if let Some(other) = self.state.in_slot(of.place).filter(|it| Some(it.key) != own) {
+            self.displace(other.key);
+        }
+        self.taken.insert(of.place);
+        match self.is_allowed(of) {
+            true => (reported.generation, loan, false),
+            // Nobody else gets the slot before the lender has ended it.
+            false => (next, Loan::Forced { from: of, since }, true),
+        }
+    }
+
+    fn has_room(&self, known: Option<&Function>, place: Place) -> bool {
+        let own = known.map(|known| known.key);
+        // What is known of a lender that was not heard since a restore is older than what another one says.
+        let is_older = |it: &Function| it.key.node != self.node && !self.state.is_heard(it.key.node);
+        let stays = |it: &&Function| !self.vacated.contains(&it.key) && !is_older(it);
+        let other = self.state.in_slot(place).filter(stays).is_some_and(|it| Some(it.key) != own);
+        let borrower = self.state.node_of_domain(place.domain);
+        let count = borrower.map_or(0, |it| self.state.in_block(it.block).count()) + self.taken.len();
+        let most = SLOTS_PER_NODE_MAX + usize::from(known.is_some_and(|it| it.loan.occupied().is_some()));
+        place.slot < SLOT_NUMBERS && !other && !self.taken.contains(&place) && count < most
+    }
+
+    fn is_allowed(&self, of: Assignment) -> bool {
+        let borrower = self.state.node_of_domain(of.place.domain).filter(|node| node.id == of.borrower);
+        let both = [borrower, self.state.joined(self.node)];
+        let in_group = both.iter().all(|node| node.is_some_and(|node| node.groups.contains(of.group)));
+        in_group && of.on_silence.is_valid()
+    }
+}
+
+/// Whether nobody can have given this generation.
+fn is_impossible(present: LoanGeneration, reported: LoanGeneration) -> bool {
+    let far = reported.0 > present.0.saturating_add(GENERATION_STRIDE) || reported.0 > GENERATION_LAST;
+    far && reported > present
+}

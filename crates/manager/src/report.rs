@@ -1,0 +1,231 @@
+//! What nodes say to a manager, and what it says to them.
+
+use core::fmt;
+
+use base::ids::{Group, LoanGeneration, NodeId};
+
+use crate::model::{Assignment, Block, FunctionKey, Groups, Name, Place, PublicKey, Resource};
+
+/// A report of a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// The greatest epoch of a manager that the node has heard of, made durable before this was said. It heeds no older
+    /// one any more.
+    pub epoch: u64,
+    /// What it says.
+    pub said: Said,
+}
+
+/// What a node says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// All that it lends, and which list of its slots it has. In answer to each greeting, and now and then.
+    Inventory {
+        /// Who it is, by its certificate.
+        identity: Identity,
+        /// What it lends: [`crate::model::FUNCTIONS_PER_NODE_MAX`] at most.
+        functions: Vec<Reported>,
+        /// Which list it has.
+        presets: Option<PresetsId>,
+    },
+    /// How far a function is: in answer to each order, and when something has changed.
+    Function(Reported),
+    /// It has made this list of its slots durable.
+    Presets(PresetsId),
+    /// The borrower of a function was silent for longer than it is held.
+    HoldOver {
+        /// Which function.
+        number: u32,
+        /// By which generation.
+        generation: LoanGeneration,
+    },
+}
+
+/// What the certificate of a node says. Whoever takes reports from the network has checked it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Its name.
+    pub name: Name,
+    /// Its key.
+    pub key: PublicKey,
+    /// Its domains.
+    pub block: Block,
+    /// Which groups it may enter.
+    pub groups: Groups,
+}
+
+/// A function, as its lender has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reported {
+    /// Its number.
+    pub number: u32,
+    /// Its name.
+    pub name: Name,
+    /// What it is.
+    pub resource: Resource,
+    /// The generation that the lender has made durable.
+    pub generation: LoanGeneration,
+    /// Who has it by that.
+    pub holder: Holder,
+}
+
+/// Who has a function, by its lender's table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holder {
+    /// Nobody: windows are revoked, DMA has ended, the function is reset.
+    Nobody,
+    /// This one.
+    Assigned(Assignment),
+    /// This one has it still, but not for long.
+    Leaving {
+        /// Who.
+        from: Assignment,
+        /// Whether the lender does not wait for it.
+        forced: bool,
+    },
+}
+
+/// Which list of a node's slots: greater ones are newer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PresetsId {
+    /// Of the manager that told it.
+    pub epoch: u64,
+    /// The index of the last entry that has changed it.
+    pub index: u64,
+}
+
+/// What a lender shall have in its table. One of a generation that is not greater than the one it has changes nothing,
+/// except that one being taken back is now taken by force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Order {
+    /// Of which function.
+    pub number: u32,
+    /// By which generation.
+    pub generation: LoanGeneration,
+    /// Who shall have it; `None`: nobody.
+    pub to: Option<Assignment>,
+    /// Whether whoever has it now is not waited for.
+    pub force: bool,
+}
+
+/// What is in a slot of a borrower.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Preset {
+    /// Which slot.
+    pub place: Place,
+    /// Which function.
+    pub function: FunctionKey,
+    /// The key of its lender.
+    pub lender: PublicKey,
+    /// By which generation.
+    pub generation: LoanGeneration,
+    /// In which group.
+    pub group: Group,
+}
+
+/// Something about a node that people should know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Alarm {
+    /// Somebody who does not belong to the fabric reports.
+    Stranger,
+    /// It has heard a manager of a greater epoch than this one's.
+    GreaterEpoch {
+        /// That one.
+        epoch: u64,
+    },
+    /// It lends too much.
+    TooMany {
+        /// What may be.
+        most: usize,
+    },
+    /// Two of its functions are called the same, or have one number.
+    Twice {
+        /// The second one.
+        number: u32,
+        /// The name.
+        name: Name,
+    },
+    /// A function that somebody has is not there.
+    Missing {
+        /// Which one.
+        number: u32,
+    },
+    /// A function has a generation that this manager has not given.
+    GreaterGeneration {
+        /// Which one.
+        number: u32,
+        /// What the manager knew.
+        known: LoanGeneration,
+        /// What its lender says.
+        reported: LoanGeneration,
+        /// Whether the assignment that the lender says it has could not stay.
+        refused: bool,
+    },
+    /// A function has a generation that nobody can have given.
+    ImpossibleGeneration {
+        /// Which one.
+        number: u32,
+        /// What its lender says.
+        reported: LoanGeneration,
+    },
+    /// Somebody else has a function than by the manager, at the same generation.
+    Diverged {
+        /// Which one.
+        number: u32,
+        /// At which generation.
+        generation: LoanGeneration,
+    },
+}
+
+impl fmt::Display for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stranger => write!(f, "it does not belong to the fabric"),
+            Self::GreaterEpoch { epoch } => {
+                write!(
+                    f,
+                    "it has heard a manager of epoch {epoch}, which is greater: is there another manager?"
+                )
+            }
+            Self::TooMany { most } => {
+                write!(f, "it lends more than {most} functions: none of this report counts")
+            }
+            Self::Twice { number, name } => {
+                write!(f, "its function {number} has the number or the name ({name}) of another one")
+            }
+            Self::Missing { number } => {
+                write!(f, "its function {number} is assigned, and it does not lend it")
+            }
+            Self::GreaterGeneration { number, known, reported, refused } => {
+                let then = if *refused {
+                    "the assignment cannot stay and is ended"
+                } else {
+                    "it counts from now on"
+                };
+                write!(f, "its function {number} has generation {reported} and {known} was known: {then}")
+            }
+            Self::ImpossibleGeneration { number, reported } => {
+                write!(f, "its function {number} says it has generation {reported}, which cannot be")
+            }
+            Self::Diverged { number, generation } => {
+                write!(f, "by its table another one has function {number} at generation {generation}")
+            }
+        }
+    }
+}
+
+/// Something that happened, for people. What has changed is in the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A node is heard.
+    Reachable(NodeId),
+    /// A node is not heard any more.
+    Silent(NodeId),
+    /// Something is wrong with a node.
+    Alarm {
+        /// Which one.
+        node: NodeId,
+        /// What.
+        alarm: Alarm,
+    },
+}

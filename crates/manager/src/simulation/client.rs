@@ -1,0 +1,93 @@
+//! A client: asks for one thing after the other, and again for the same until it hears of it.
+
+use std::collections::VecDeque;
+
+use base::Random;
+use base::ids::Group;
+
+use super::setting::{FUNCTIONS, domain, node_name};
+use crate::command::{Asked, Asker, Command};
+use crate::machine::{Progress, Reply};
+use crate::model::{FunctionName, Groups, OnSilence};
+use crate::refusal::Refusal;
+use crate::testing::{name, request};
+
+#[derive(Debug)]
+pub(super) struct Client {
+    random: Random,
+    pub(super) number: u64,
+    asked: u64,
+    pub(super) pending: Option<Pending>,
+    /// What it asks for next, and as whom.
+    pub(super) queue: VecDeque<(Asker, Command)>,
+    /// Whether it asks for nothing else.
+    is_quiet: bool,
+}
+
+/// A request on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) asked: Asked,
+    /// The greatest index that anybody had heard of when it was asked for first.
+    pub(super) after: u64,
+}
+
+/// What a client hears.
+pub(super) type Heard = Result<Reply, Refusal>;
+
+impl Client {
+    pub(super) fn new(number: u64, random: Random, is_quiet: bool) -> Self {
+        Self { random, number, asked: 0, pending: None, queue: VecDeque::new(), is_quiet }
+    }
+
+    /// Something else to ask for. `bases` are the domains of nodes that have joined, by their numbers.
+    pub(super) fn ask(&mut self, bases: &[(u64, u32)], after: u64, is_calm: bool) -> Option<Asked> {
+        let (who, command) = match self.queue.pop_front() {
+            Some(next) => next,
+            None if self.is_quiet || is_calm || bases.is_empty() => return None,
+            None => (Asker::Api(name("root")), self.command(bases)),
+        };
+        self.asked += 1;
+        let request = request(self.number << 32 | self.asked);
+        let asked = Asked { request, who, if_version: None, command };
+        self.pending = Some(Pending { asked: asked.clone(), after });
+        Some(asked)
+    }
+
+    fn command(&mut self, bases: &[(u64, u32)]) -> Command {
+        let random = &mut self.random;
+        let (node, _) = bases[random.index(bases.len())];
+        let (_, base) = bases[random.index(bases.len())];
+        let function = format!("nvme{}", random.below(u64::from(FUNCTIONS)));
+        let function = FunctionName { node: node_name(node), function: name(&function) };
+        match random.below(100) {
+            0..55 => {
+                let (domain, slot) = (domain(base, random.below(2)), random.below(2) as u16);
+                let on_silence = if random.chance(200) { OnSilence::Remove } else { OnSilence::default() };
+                Command::Assign { function, domain, slot, group: Group::DEFAULT, on_silence }
+            }
+            55..85 => Command::Unassign { function, force: false },
+            85..97 => Command::Unassign { function, force: true },
+            _ => {
+                let groups = if random.chance(300) { vec![Group(2)] } else { vec![Group(1), Group(2)] };
+                let groups = Groups::new(groups).expect("these are groups");
+                Command::SetGroups { node: node_name(node), groups }
+            }
+        }
+    }
+
+    /// Whether it is content.
+    pub(super) fn hear(&mut self, asked: &Asked, heard: &Heard) -> bool {
+        let is_it = self.pending.as_ref().is_some_and(|pending| pending.asked == *asked);
+        let is_answer = !matches!(heard, Err(Refusal::Busy));
+        if is_it && is_answer {
+            self.pending = None;
+        }
+        is_it && is_answer
+    }
+}
+
+/// Whether a reply says that the lender has applied it.
+pub(super) fn is_done(reply: &Reply) -> bool {
+    reply.progress == Progress::Done
+}
