@@ -151,7 +151,10 @@ impl Answering<'_> {
             partitions: told.listed.get(),
             control: told.url.map(str::to_owned),
         };
-        Status { switch: Some(switch), ..Status::new(node) }
+        let mut status = Status { switch: Some(switch), ..Status::new(node) };
+        let counts = told.listed.counts().into_iter();
+        status.counters.more.extend(counts.map(|(name, count)| (name.to_owned(), count)));
+        status
     }
 }
 
