@@ -16,7 +16,9 @@ use base::ids::{DomainBlock, Group, Incarnation, NodeId, RailId};
 use base::{Bucket, Instant};
 use node::information::{Announcer, INFORMATION_MAX, Item, Role, write};
 use node::switch::{INFORMATION_BURST, INFORMATION_EVERY};
-use node::{ANNOUNCE_EVERY, Address, GroupKey, MAX_RAILS, Name, Neighbour, Neighbourhood, Notice, PublicKey};
+use node::{
+    ANNOUNCE_EVERY, Address, Gateway, GroupKey, MAX_RAILS, Name, Neighbour, Neighbourhood, Notice, PublicKey,
+};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use crate::address::RailAddress;
@@ -188,6 +190,11 @@ impl Discovery {
             let (local, gateway) = (rail.socket.local(), rail.gateway);
             self.ends.push(End::new(self.now(), rail.id, (local, gateway), way.ok()));
         }
+        let mut gateways = [None; MAX_RAILS];
+        for end in &self.ends {
+            gateways[end.rail.index()] = end.gateway.map(Address::from);
+        }
+        self.known.lead(gateways);
     }
 
     /// What becomes readable when something has come.
@@ -320,11 +327,17 @@ impl Discovery {
         (Ago(now), self.known.nodes(now))
     }
 
+<<<<<<< HEAD
     /// Which node says that it is at this address, if one does.
     pub fn who_is_at(&mut self, address: RailAddress) -> Option<NodeId> {
         let (now, address) = (self.now(), Address::from(address));
         let is_there = |it: &Neighbour| it.rails.iter().flatten().any(|rail| rail.address == address);
         self.known.nodes(now).find(|(_, it)| is_there(it)).map(|(node, _)| node)
+=======
+    /// The switches that rails lead to.
+    pub fn gateways(&self) -> (Ago, impl Iterator<Item = (RailId, &Gateway)>) {
+        (Ago(self.now()), self.known.gateways())
+>>>>>>> part-p
     }
 
     /// Whether others are heard on this rail.

@@ -629,6 +629,12 @@ events! {
     Warning "control-refused" ControlRefused { node: String, why: String, others: Others }
     => "{node} is refused what it asks of this switch: {why}"
 
+    /// What comes to a switch's channel of control is not answered: the first time, and once a minute while it goes on.
+    Warning "control-dropped" ControlDropped { listen: String, from: String, reason: &'static str, count: u64 }
+    [words: &'static str]
+    => "what comes to {listen}, where this switch takes orders, is dropped and not answered, {count} so far; from \
+        {from}: {words}"
+
     /// A port is not heard, and the one that stands by for it is.
     Warning "switch-standby" SwitchStandby { port: String, standby: String }
     => "port {port} is not heard: port {standby} is used in its place"

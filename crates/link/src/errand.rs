@@ -219,6 +219,45 @@ pub struct Source {
     pub host: [u8; 16],
 }
 
+/// Why a datagram has neither effect nor answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dropped {
+    /// It is neither a call nor a question.
+    Malformed,
+    /// A call that was made for another key, or was changed on its way.
+    OtherKey,
+    /// It does not unseal.
+    Unsealed,
+    /// It is of no errand that is under way from there, or says something else than what that has heard.
+    Astray,
+    /// Its host calls more often than it is heard, or all do; or one thing is repeated without end.
+    TooOften,
+}
+
+impl Dropped {
+    /// What programs know it by.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::OtherKey => "other_key",
+            Self::Unsealed => "unsealed",
+            Self::Astray => "astray",
+            Self::TooOften => "too_often",
+        }
+    }
+
+    /// The same for people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Malformed => "it is neither a call nor a question",
+            Self::OtherKey => "whoever calls does not know this key",
+            Self::Unsealed => "it was made without the keys of the errand",
+            Self::Astray => "it belongs to no errand that is under way from there",
+            Self::TooOften => "calls come faster than they are looked at",
+        }
+    }
+}
+
 /// Who answers.
 pub struct Answerer {
     own: NodeKey,
@@ -261,6 +300,9 @@ impl Answerer {
 
     /// A datagram has come; returns what goes back. `act` does what a question of this node asks for, once, and says
     /// what came of it, of which [`ERRAND_MAX`] bytes are sent at most. `entropy` is random.
+    ///
+    /// # Errors
+    /// Nothing goes back: for whoever counts.
     pub fn handle(
         &mut self,
         now: Instant,
@@ -268,26 +310,28 @@ impl Answerer {
         datagram: &[u8],
         entropy: [u8; 32],
         act: &mut dyn FnMut(&PublicKey, &[u8]) -> Vec<u8>,
-    ) -> Option<Vec<u8>> {
+    ) -> Result<Vec<u8>, Dropped> {
         self.sessions.retain(|it| now.since(it.begun) < LIFE);
         if let Some((number, _)) = open(datagram, CALL) {
             return self.answer(now, from, number, datagram, entropy);
         }
-        let (number, sealed) = open(datagram, QUESTION)?;
-        let session = self.sessions.iter_mut().find(|it| (it.from, it.number) == (from, number))?;
+        let (number, sealed) = open(datagram, QUESTION).ok_or(Dropped::Malformed)?;
+        let mut sessions = self.sessions.iter_mut();
+        let session = sessions.find(|it| (it.from, it.number) == (from, number)).ok_or(Dropped::Astray)?;
         match &session.asked {
-            Some([question, reply]) if question == datagram && session.repeats < REPEATS => {
+            Some([question, _]) if question != datagram => Err(Dropped::Astray),
+            Some(_) if session.repeats >= REPEATS => Err(Dropped::TooOften),
+            Some([_, reply]) => {
                 session.repeats += 1;
-                Some(reply.clone())
+                Ok(reply.clone())
             }
-            Some(_) => None,
             None => {
-                let question = unseal(&session.keys, sealed)?;
+                let question = unseal(&session.keys, sealed).ok_or(Dropped::Unsealed)?;
                 let mut text = act(&session.key, &question);
                 text.truncate(ERRAND_MAX);
-                let reply = seal(&session.keys, REPLY, number, &text)?;
+                let reply = seal(&session.keys, REPLY, number, &text).ok_or(Dropped::Unsealed)?;
                 session.asked = Some([datagram.to_vec(), reply.clone()]);
-                Some(reply)
+                Ok(reply)
             }
         }
     }
@@ -299,18 +343,19 @@ impl Answerer {
         number: u64,
         call: &[u8],
         entropy: [u8; 32],
-    ) -> Option<Vec<u8>> {
-        let marked = call.get(..MARKED).filter(|_| call.len() == CALL_LEN)?;
+    ) -> Result<Vec<u8>, Dropped> {
+        let marked = call.get(..MARKED).filter(|_| call.len() == CALL_LEN).ok_or(Dropped::Malformed)?;
         if !is_marked(&self.own.public(), marked) {
-            return None;
+            return Err(Dropped::OtherKey);
         }
         if let Some(known) = self.sessions.iter().find(|it| (it.from, it.number) == (from, number)) {
-            return (known.called[0] == marked).then(|| known.called[1].clone());
+            let is_again = known.called[0] == marked;
+            return is_again.then(|| known.called[1].clone()).ok_or(Dropped::Astray);
         }
         let is_proven = self.cookies.is_proven(now, call, &from.address);
         if is_proven {
             if !self.may_call(now, from.host) || !self.calls.take(now) {
-                return None;
+                return Err(Dropped::TooOften);
             }
         } else if self.sessions.iter().filter(|it| !it.is_proven).count() == UNPROVEN_MAX
             || !self.unproven.take(now)
@@ -319,19 +364,9 @@ impl Answerer {
             let bound = associated(number, call);
             let mut cookie = begin(COOKIE, number);
             cookie.extend(self.cookies.seal(now, &self.own.public(), &from.address, &bound));
-            return Some(cookie);
+            return Ok(cookie);
         }
-        let mut state = builder(&self.own, PROLOGUE, entropy)?.build_responder().ok()?;
-        state.read_message(&call[HEAD..HEAD + CALL_BODY], &mut [0; CALL_BODY]).ok()?;
-        let mut key = PublicKey::default();
-        key.0.copy_from_slice(state.get_remote_static().filter(|key| key.len() == 32)?);
-        if !key.is_usable() {
-            return None;
-        }
-        let (mut answer, mut body) = (begin(ANSWER, number), [0; ANSWER_BODY]);
-        let len = state.write_message(&[], &mut body).ok()?;
-        answer.extend_from_slice(&body[..len]);
-        let keys = state.into_stateless_transport_mode().ok()?;
+        let (key, keys, answer) = self.accept(number, call, entropy).ok_or(Dropped::Unsealed)?;
         if is_proven {
             self.make_room(from.host);
         }
@@ -348,7 +383,27 @@ impl Answerer {
             repeats: 0,
         });
         assert!(self.sessions.len() <= SESSIONS_MAX, "there was a place, or one was made");
-        Some(answer)
+        Ok(answer)
+    }
+
+    /// Who calls, the keys of its errand, and the answer.
+    fn accept(
+        &self,
+        number: u64,
+        call: &[u8],
+        entropy: [u8; 32],
+    ) -> Option<(PublicKey, StatelessTransportState, Vec<u8>)> {
+        let mut state = builder(&self.own, PROLOGUE, entropy)?.build_responder().ok()?;
+        state.read_message(&call[HEAD..HEAD + CALL_BODY], &mut [0; CALL_BODY]).ok()?;
+        let mut key = PublicKey::default();
+        key.0.copy_from_slice(state.get_remote_static().filter(|key| key.len() == 32)?);
+        if !key.is_usable() {
+            return None;
+        }
+        let (mut answer, mut body) = (begin(ANSWER, number), [0; ANSWER_BODY]);
+        let len = state.write_message(&[], &mut body).ok()?;
+        answer.extend_from_slice(&body[..len]);
+        Some((key, state.into_stateless_transport_mode().ok()?, answer))
     }
 
     /// Whether this host, which is where it says, has called so seldom that it is heard.
@@ -421,12 +476,21 @@ mod tests {
     }
 
     /// One that writes down what it is asked.
-    fn hear(answerer: &mut Answerer, from: u32, datagram: &[u8], done: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
+    fn try_hear(
+        answerer: &mut Answerer,
+        from: u32,
+        datagram: &[u8],
+        done: &mut Vec<Vec<u8>>,
+    ) -> Result<Vec<u8>, Dropped> {
         answerer.handle(NOW, source(from), datagram, [9; 32], &mut |key, question| {
             assert_eq!(*key, NodeKey::numbered(2).public());
             done.push(question.to_vec());
             format!("done {}", done.len()).into_bytes()
         })
+    }
+
+    fn hear(answerer: &mut Answerer, from: u32, datagram: &[u8], done: &mut Vec<Vec<u8>>) -> Option<Vec<u8>> {
+        try_hear(answerer, from, datagram, done).ok()
     }
 
     /// Asks from there until nothing comes back or there is a reply: whether there is.
@@ -554,13 +618,48 @@ mod tests {
         for _ in 0..2 {
             let said = asker.saying().to_vec();
             let back = answerer.handle(now, from, &said, [9; 32], &mut |_, _| unreachable!());
-            if back.is_some_and(|back| asker.handle(&back) == Heard::Answer)
+            if back.is_ok_and(|back| asker.handle(&back) == Heard::Answer)
                 && open(asker.saying(), QUESTION).is_some()
             {
                 return true;
             }
         }
         false
+    }
+
+    #[test]
+    fn whatever_is_not_answered_is_dropped_for_a_reason() {
+        let (mut answerer, mut done) = (answerer(), Vec::new());
+        let mut why = |answerer: &mut Answerer, from, datagram: &[u8]| {
+            try_hear(answerer, from, datagram, &mut done).err()
+        };
+        let mut asker = asker(7);
+        let call = asker.saying().to_vec();
+        for rubbish in [&[][..], &[1; 200], &call[..CALL_LEN - 1], &begin(ANSWER, 7)] {
+            assert_eq!(why(&mut answerer, 1, rubbish), Some(Dropped::Malformed));
+        }
+        let other = NodeKey::numbered(3).public();
+        let stranger = Asker::new(&NodeKey::numbered(2), other, Vec::new(), (1, [1; 32])).unwrap();
+        assert_eq!(why(&mut answerer, 1, stranger.saying()), Some(Dropped::OtherKey));
+        // The mark is anybody's who knows the key; what is sealed under it is not.
+        let mut forged = call[..MARKED].to_vec();
+        forged[HEAD + 32] ^= 1;
+        mark(&NodeKey::numbered(1).public(), &mut forged);
+        forged.extend_from_slice(&[0; TAG_LEN]);
+        assert_eq!(why(&mut answerer, 1, &forged), Some(Dropped::Unsealed));
+        let answer = try_hear(&mut answerer, 1, &call, &mut Vec::new()).unwrap();
+        assert_eq!(asker.handle(&answer), Heard::Answer);
+        let mut question = asker.saying().to_vec();
+        question[HEAD] ^= 1;
+        assert_eq!(why(&mut answerer, 1, &question), Some(Dropped::Unsealed));
+        question[HEAD] ^= 1;
+        assert_eq!(why(&mut answerer, 2, &question), Some(Dropped::Astray), "from elsewhere");
+        assert_eq!(why(&mut answerer, 1, &question), None);
+        let again: Vec<_> = (0..=REPEATS).map(|_| why(&mut answerer, 1, &question)).collect();
+        assert_eq!(again.iter().filter(|it| it.is_none()).count(), REPEATS.into());
+        assert_eq!(again.last(), Some(&Some(Dropped::TooOften)));
+        question[HEAD] ^= 1;
+        assert_eq!(why(&mut answerer, 1, &question), Some(Dropped::Astray));
     }
 
     #[test]
@@ -584,7 +683,8 @@ mod tests {
         let later = NOW + CALL_EVERY;
         assert!(call(&mut answerer, (later, source(at(2000, 1))), &mut asker(2000)));
         assert_eq!(answerer.sessions.len(), SESSIONS_MAX);
-        answerer.handle(later + LIFE, source(1), &[], [1; 32], &mut |_, _| Vec::new());
+        let nothing = answerer.handle(later + LIFE, source(1), &[], [1; 32], &mut |_, _| Vec::new());
+        assert_eq!(nothing, Err(Dropped::Malformed));
         assert!(answerer.sessions.is_empty());
     }
 
@@ -655,8 +755,9 @@ mod tests {
         let late = NOW + 2 * COOKIE_LIFE;
         for number in 0..UNPROVEN_MAX as u64 {
             let other = self::asker(1000 + number).saying().to_vec();
-            answerer.handle(late, source(at(1, 9)), &other, [9; 32], &mut |_, _| Vec::new());
+            answerer.handle(late, source(at(1, 9)), &other, [9; 32], &mut |_, _| Vec::new()).unwrap();
         }
-        assert!(is_cookie(answerer.handle(late, source(at(1, 1)), &said, [9; 32], &mut |_, _| Vec::new())));
+        let back = answerer.handle(late, source(at(1, 1)), &said, [9; 32], &mut |_, _| Vec::new());
+        assert!(is_cookie(back.ok()));
     }
 }

@@ -27,6 +27,7 @@ mod config;
 mod denial;
 mod drive;
 mod endpoint;
+mod gateway;
 mod gauges;
 mod lender;
 mod loan;
@@ -54,6 +55,7 @@ pub use cells::{
 };
 pub use config::{BorrowEdge, CardConfig, LendConfig, LoanConfig, LoanRole, RailConfig, Rails, Route};
 pub use denial::{Denial, Right};
+pub use gateway::{Gateway, GatewayState, GatewaySwitch};
 pub use map::{Grant, Granted, granted_by_guest, granted_to_drive, granted_to_host, granted_to_slot};
 pub use neighbourhood::{
     ANNOUNCE_EVERY, NODES_MAX, Neighbour, NeighbourFunction, NeighbourRail, Neighbourhood,

@@ -13,12 +13,13 @@ use base::{Bucket, Instant};
 use link::information::{Announcer, Item, Role, read};
 use link::{GroupKey, Name, Notice, PublicKey};
 
+use crate::gateway::Gateway;
 use crate::{Address, MAX_RAILS};
 
 /// How often a node says something of itself.
 pub const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
 /// So many intervals of silence, and one is forgotten.
-const PATIENCE: u32 = 3;
+pub(crate) const PATIENCE: u32 = 3;
 /// Shortest interval that is believed, or anybody could have anybody forgotten, and longest.
 const INTERVAL_MIN: u16 = ANNOUNCE_EVERY.as_secs() as u16;
 const INTERVAL_MAX: u16 = 600;
@@ -128,7 +129,12 @@ impl Neighbour {
 
     /// Whether it is time to forget what was heard at `heard`.
     fn is_over(&self, now: Instant, heard: Instant) -> bool {
-        now.since(heard) > self.interval * PATIENCE
+        now.since(heard) > self.patience()
+    }
+
+    /// How long what it says counts.
+    pub(crate) fn patience(&self) -> Duration {
+        self.interval * PATIENCE
     }
 }
 
@@ -140,6 +146,8 @@ pub struct Neighbourhood {
     /// Who was heard longest ago comes first.
     by_age: BTreeSet<(Instant, NodeId)>,
     functions: usize,
+    /// By rail: the switch that it leads to.
+    gateways: [Option<Gateway>; MAX_RAILS],
     next: Instant,
     spoken: Option<Instant>,
     /// When what is over was forgotten last.
@@ -165,6 +173,7 @@ impl Neighbourhood {
             nodes: BTreeMap::new(),
             by_age: BTreeSet::new(),
             functions: 0,
+            gateways: [const { None }; MAX_RAILS],
             next: now,
             spoken: None,
             forgotten: now,
@@ -175,6 +184,21 @@ impl Neighbourhood {
             heard: 0,
             malformed: 0,
         }
+    }
+
+    /// These are the ports of switches that the node's rails lead to now.
+    pub fn lead(&mut self, to: [Option<Address>; MAX_RAILS]) {
+        for (known, address) in self.gateways.iter_mut().zip(to) {
+            if known.as_ref().map(|it| it.address) != address {
+                *known = address.map(Gateway::new);
+            }
+        }
+    }
+
+    /// The switches that rails lead to.
+    pub fn gateways(&self) -> impl Iterator<Item = (RailId, &Gateway)> {
+        let all = RailId::ALL.into_iter().zip(&self.gateways);
+        all.filter_map(|(rail, gateway)| Some((rail, gateway.as_ref()?)))
     }
 
     /// When the node has to say something of itself.
@@ -226,6 +250,9 @@ impl Neighbourhood {
             let had = neighbour.functions.len();
             neighbour.note(now, announcer.group, item, self.functions < ALL_FUNCTIONS_MAX, &mut place);
             self.functions += neighbour.functions.len() - had;
+        }
+        if let Some(gateway) = &mut self.gateways[rail.index()] {
+            gateway.hear(now, id, neighbour);
         }
         if is_new {
             let soon = self.spoken.map_or(now, |spoken| (spoken + SOON * PATIENCE).max(now)) + SOON;

@@ -1,10 +1,11 @@
 //! W6: whoever has partitions of a switch moves ports between them under I/O, and no frame is lost; what was answered is
 //! there after a kill; who is overtaken, or nobody, changes nothing.
 
+use crate::events;
 use crate::switches::{at, id, keep_rails, port, start, switch_command};
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
 use campaign::load::{Load, Model};
-use campaign::process::{Outcome, Process, run, run_to_end};
+use campaign::process::{Outcome, Process, poll_until, run, run_to_end};
 use campaign::world::{Machine, Mesh};
 use campaign::{gate, scale};
 use serde_json::{Value, json};
@@ -13,6 +14,24 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(30);
+
+/// Sends 100 random datagrams to where a switch takes orders, and 100 with the head and the length of a call; and says
+/// whether anything has come back.
+const HOSTILE: &str = r#"
+import random, socket, struct, sys, time
+random.seed(6)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(1)
+for n in range(100):
+    s.sendto(random.randbytes(random.randrange(1, 300)), (sys.argv[1], 7412))
+    s.sendto(struct.pack("<BB6xQ", 1, 1, n) + random.randbytes(128), (sys.argv[1], 7412))
+    time.sleep(0.001)
+try:
+    s.recv(2000)
+    print("an answer")
+except TimeoutError:
+    print("no answer")
+"#;
 
 /// A switch between left and right, with a third port beside them, whose partitions `manager` may take.
 struct Scene<'a> {
@@ -182,6 +201,17 @@ fn x_who_is_overtaken_or_nobody_moves_no_port() {
     let now = scene.partitions();
     assert_eq!(ports_of(&now, "red"), json!(["left", "right"]));
     assert_eq!((&now[0]["epoch"], &now[1]["epoch"]), (&9.into(), &9.into()), "{now}");
+    // Who does not know its key is counted, spoken of once, and not answered.
+    let counted = |what: &str| status(middle, "s").unwrap()["counters"][what].as_u64().unwrap();
+    assert!(counted("control_refused") >= 8, "{}", status(middle, "s").unwrap());
+    let before = counted("control_dropped");
+    let mut hostile = middle.command("python3");
+    hostile.args(["-c", HOSTILE, &middle.addresses()[0].to_string()]);
+    assert_eq!(run(hostile).unwrap().trim(), "no answer");
+    poll_until("all are counted", LONG, || Ok((counted("control_dropped") == before + 200).then_some(())))
+        .unwrap();
+    let told = run(events::command(middle, "s", &[])).unwrap();
+    assert_eq!(told.matches("is dropped and not answered").count(), 1, "{told}");
     // Nobody is there any more: that is another exit code.
     scene.switch.kill().unwrap();
     let gone = scene.refused("manager", &["show"]);

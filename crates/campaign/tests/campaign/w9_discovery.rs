@@ -301,9 +301,25 @@ fn w7_w9_nodes_behind_a_switch_know_of_each_other_and_of_what_is_dead() {
     let outcome = run_to_end(command, &middle.dir().join("logs"), "topo", LONG).unwrap();
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("s is a switch, which knows no nodes"), "{}", outcome.stderr);
+
+    // So does the switch, and who is behind it knows whom it does not hear.
+    assert_eq!((&one["state"], &known["dead"]), (&"heard".into(), &serde_json::json!([])), "{known}");
+    switch.kill().unwrap();
+    poll_until("the dead switch to be told", LONG, || {
+        let told = topo(third, "watcher", "text");
+        Ok(told.contains("switch s is not heard").then_some(()))
+    })
+    .unwrap();
+    let known: Value = serde_json::from_str(&topo(third, "watcher", "json")).unwrap();
+    assert_eq!((&known["switches"][0]["state"], &known["switches"][0]["id"]), (&"silent".into(), &its_id));
+    assert_eq!(
+        (&known["dead"][0]["kind"], &known["dead"][0]["node"]),
+        (&"switch".into(), &its_id),
+        "{known}"
+    );
+    assert!(topo(third, "watcher", "dot").contains("shape=diamond, color=red"));
     borrow.kill().unwrap();
     assert_eq!(watcher.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", watcher.tail());
-    assert_eq!(switch.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", switch.tail());
 }
 
 /// Repeats each frame that comes to where information frames go, COUNT times in all, as anybody on the segment can.

@@ -24,6 +24,7 @@ use node::switch::{
 
 use self::queue::Queue;
 use self::report::Report;
+pub use self::report::Said;
 use crate::address::RailAddress;
 use crate::card::now;
 use crate::event::Event;

@@ -11,16 +11,16 @@ use crate::event::Event;
 /// Between two events of one port and reason.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// What was said of something that is counted.
-#[derive(Clone, Copy, Default)]
-struct Said {
+/// What was said of something that is counted: the first of it, and then at most once a minute while it goes on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said {
     count: u64,
     at: Option<Instant>,
 }
 
 impl Said {
     /// Whether `count` is to be said now.
-    fn is_due(&mut self, at: Instant, count: u64) -> bool {
+    pub fn is_due(&mut self, at: Instant, count: u64) -> bool {
         let is_due = count > self.count && self.at.is_none_or(|last| at.since(last) >= PAUSE);
         if is_due {
             *self = Self { count, at: Some(at) };

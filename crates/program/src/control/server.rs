@@ -56,7 +56,7 @@ impl<F: FnMut(Request) -> Response> Answers for F {
     }
 
     fn capture(&mut self, _: &CaptureOrder) -> Result<Capture, String> {
-        Err("there is nothing to capture".to_owned())
+        Err("it has no links that can be captured; ask a node that has (`--name NODE`)".to_owned())
     }
 }
 

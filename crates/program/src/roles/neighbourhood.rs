@@ -2,19 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use base::ids::{Group, NodeId};
+use base::ids::{Group, NodeId, RailId};
 use io::address::{Addresses, RailAddress};
 use io::agent::{Agent, Rail};
 use io::discovery::{Counts, Discovery, Said};
 use io::rail::ethernet::EthernetSocket;
 use node::information::{Item, Role};
-use node::{Address, Name, Neighbour};
+use node::{Address, GatewayState, Name, Neighbour};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::report;
 use crate::exit::Failure;
 use crate::line::Line;
-use crate::status::{self, Peer, PeerFunction, PeerRail, Peers};
+use crate::status::{self, Peer, PeerFunction, PeerGateway, PeerRail, Peers};
 
 /// What a node says of itself.
 pub(super) fn said(agent: &Agent) -> Said {
@@ -59,6 +59,7 @@ pub(super) fn peers(agent: &Agent, discovery: &mut Discovery) -> Peers {
     let takes_part = |rail: &&Rail| discovery.takes_part(rail.id);
     let own = rails.iter().filter(takes_part).map(name).collect();
     let Counts { heard, malformed, notices_sent, notices_heard } = discovery.counts();
+    let gateways = gateways(rails, discovery);
     let (ago, nodes) = discovery.nodes();
     let peer = |(id, it): (NodeId, &Neighbour)| {
         let is_heard =
@@ -83,11 +84,36 @@ pub(super) fn peers(agent: &Agent, discovery: &mut Discovery) -> Peers {
         node: view.spec().name.clone(),
         rails: own,
         peers: nodes.map(peer).collect(),
+        gateways,
         heard_frames: heard,
         malformed_frames: malformed,
         notices_sent,
         notices_heard,
     }
+}
+
+/// The switches that these rails lead to.
+fn gateways(rails: &[Rail], discovery: &Discovery) -> Vec<PeerGateway> {
+    let (ago, all) = discovery.gateways();
+    let gateway = |(id, it): (RailId, &node::Gateway)| {
+        let rail = rails.iter().find(|rail| rail.id == id)?.name.clone();
+        let switch = it.switch.as_ref();
+        let state = match it.state(ago.now()) {
+            GatewayState::Heard => "heard",
+            GatewayState::Silent => "silent",
+            GatewayState::Unknown => "unknown",
+        };
+        Some(PeerGateway {
+            rail,
+            address: text_of(it.address),
+            state: state.to_owned(),
+            node: switch.map(|switch| switch.node.to_string()),
+            name: switch.map(|switch| switch.name.to_string()).unwrap_or_default(),
+            heard_s: switch.map(|switch| ago.seconds(switch.heard)),
+            ports: switch.iter().flat_map(|switch| &switch.ports).map(|port| text_of(*port)).collect(),
+        })
+    };
+    all.filter_map(gateway).collect()
 }
 
 fn text_of(address: Address) -> String {
@@ -181,7 +207,7 @@ pub(super) fn locate(
 /// Where it can be called from here: not by way of a switch, and over Ethernet only by an interface that was named.
 fn addresses_of(it: &Neighbour, over_ethernet: bool) -> Addresses {
     let mut addresses = Addresses::NONE;
-    for (id, rail) in base::ids::RailId::ALL.into_iter().zip(&it.rails) {
+    for (id, rail) in RailId::ALL.into_iter().zip(&it.rails) {
         let usable = rail.filter(|rail| rail.gateway.is_none() && rail.is_up);
         let address = usable.and_then(|rail| RailAddress::try_from(rail.address).ok());
         let is_reached = |address: &RailAddress| match address {

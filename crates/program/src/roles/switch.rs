@@ -19,7 +19,8 @@ use super::signals::{Asked, Hangup, Signals};
 use super::{open_state, rails, serve};
 use crate::cli::Listen;
 use crate::config::SwitchConfig;
-use crate::control::{Request, Response};
+use crate::control::capture::{Capture, CaptureOrder};
+use crate::control::{Answers, Request, Response};
 use crate::exit::Failure;
 use crate::state_dir::StateDir;
 use crate::status::{self, Status};
@@ -88,7 +89,7 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
         }
         let http = control.address().to_string();
         let told = Told { name: name.as_str(), http: &http, url: url.as_deref(), listed: &listed };
-        control.turn(&mut |request| answer(&request, &switch, &state, &told, &mut stop));
+        control.turn(&mut Answering { switch: &switch, state: &state, told, stop: &mut stop });
         if stop {
             Event::NodeEnding {}.say();
             return Ok(());
@@ -104,40 +105,82 @@ struct Told<'a> {
     listed: &'a Listed,
 }
 
-fn answer(
-    request: &Request,
-    switch: &Switch,
-    state: &StateDir,
-    told: &Told<'_>,
-    stop: &mut bool,
-) -> Response {
+/// Who answers what a switch is asked on its machine.
+struct Answering<'a> {
+    switch: &'a Switch,
+    state: &'a StateDir,
+    told: Told<'a>,
+    stop: &'a mut bool,
+}
+
+impl Answers for Answering<'_> {
+    fn answer(&mut self, request: Request) -> Response {
+        match request {
+            Request::Status => Response::Status { status: Box::new(self.status()) },
+            Request::Stop => {
+                *self.stop = true;
+                Response::Done
+            }
+            other => Response::Refused { why: refusal(self.told.name, &other) },
+        }
+    }
+
+    fn capture(&mut self, _: &CaptureOrder) -> Result<Capture, String> {
+        Err(uncaptured(self.told.name))
+    }
+}
+
+impl Answering<'_> {
+    fn status(&self) -> Status {
+        let Self { switch, state, told, .. } = self;
+        let node = status::Node {
+            name: told.name.to_owned(),
+            id: state.identity().id().to_string(),
+            pid: std::process::id(),
+            incarnation: state.incarnation(),
+            http: Some(told.http.to_owned()),
+            identity_shared: false,
+        };
+        let ports = switch.ports().map(|port| port_of(&port)).collect();
+        let listeners = switch.doors();
+        let listeners = listeners
+            .map(|(local, strangers)| status::SwitchListener { local: local.to_string(), strangers });
+        let switch = status::Switch {
+            ports,
+            listeners: listeners.collect(),
+            partitions: told.listed.get(),
+            control: told.url.map(str::to_owned),
+        };
+        let mut status = Status { switch: Some(switch), ..Status::new(node) };
+        let counts = told.listed.counts().into_iter();
+        status.counters.more.extend(counts.map(|(name, count)| (name.to_owned(), count)));
+        status
+    }
+}
+
+/// Why the links of a switch of this name are not captured, and what is to be done instead.
+fn uncaptured(name: &str) -> String {
+    format!(
+        "{name} is a switch, and its links cannot be captured: capture those of the nodes behind it (`causeway link \
+         capture --name NODE`), or the interfaces of its ports (`tcpdump -i INTERFACE -w FILE`)"
+    )
+}
+
+/// Why a switch of this name does not do what only a node can, and what is to be done instead.
+fn refusal(name: &str, request: &Request) -> String {
     match request {
-        Request::Status => {
-            let node = status::Node {
-                name: told.name.to_owned(),
-                id: state.identity().id().to_string(),
-                pid: std::process::id(),
-                incarnation: state.incarnation(),
-                http: Some(told.http.to_owned()),
-                identity_shared: false,
-            };
-            let ports = switch.ports().map(|port| port_of(&port)).collect();
-            let listeners = switch.doors();
-            let listeners = listeners
-                .map(|(local, strangers)| status::SwitchListener { local: local.to_string(), strangers });
-            let switch = status::Switch {
-                ports,
-                listeners: listeners.collect(),
-                partitions: told.listed.get(),
-                control: told.url.map(str::to_owned),
-            };
-            Response::Status { status: Box::new(Status { switch: Some(switch), ..Status::new(node) }) }
-        }
-        Request::Stop => {
-            *stop = true;
-            Response::Done
-        }
-        _ => Response::Refused { why: "this is a switch: it lends and borrows nothing".to_owned() },
+        Request::Impair(_) => format!(
+            "{name} is a switch, and its links cannot be cut here: cut the rail of a node behind it (`causeway link \
+             down RAIL --name NODE`), or set down the interface of a port (`ip link set INTERFACE down`)"
+        ),
+        Request::Peers | Request::Map => format!(
+            "{name} is a switch, which knows no nodes: ask a node, or see `causeway status --name {name}`"
+        ),
+        Request::Reload { .. } => format!(
+            "{name} is a switch, which reads its file at its start: start it anew; its owners say who is behind its \
+             ports, and move them, while it runs (`causeway switch ctl`)"
+        ),
+        _ => format!("{name} is a switch, which lends and borrows nothing: ask a node (`--name NODE`)"),
     }
 }
 
@@ -158,5 +201,28 @@ fn port_of(port: &PortView<'_>) -> status::SwitchPort {
         marked_frames: counters.marked,
         queued_bytes: port.queued_bytes as u64,
         dropped: dropped.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Impairment;
+
+    #[test]
+    fn who_asks_a_switch_for_what_nodes_do_is_told_whom_to_ask() {
+        for (why, instead) in [
+            (uncaptured("s1"), &["link capture --name NODE", "tcpdump -i"][..]),
+            (
+                refusal("s1", &Request::Impair(Impairment::default())),
+                &["link down RAIL --name NODE", "ip link set"],
+            ),
+            (refusal("s1", &Request::Peers), &["causeway status --name s1"]),
+            (refusal("s1", &Request::Reload { dry_run: true }), &["start it anew", "switch ctl"]),
+            (refusal("s1", &Request::Slot { slot: "0/1".to_owned() }), &["ask a node"]),
+        ] {
+            assert!(why.starts_with("s1 is a switch, "), "{why}");
+            assert!(instead.iter().all(|words| why.contains(words)), "{why}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use map::{Map, MapDomain, MapGrant, MapRange, MapWindow, render as render_map};
 pub(crate) use metrics::{METRICS_TYPE, render_metrics};
-pub use peers::{Peer, PeerFunction, PeerRail, Peers, render as render_peers};
+pub use peers::{Peer, PeerFunction, PeerGateway, PeerRail, Peers, render as render_peers};
 pub use render::render;
 pub(crate) use render::{age, render_links, render_partitions, shown};
 pub use topo::{Topo, render as render_topo, render_dot};

@@ -16,6 +16,9 @@ pub struct Peers {
     pub rails: Vec<String>,
     /// Those that it has heard lately.
     pub peers: Vec<Peer>,
+    /// Switches that its rails lead to.
+    #[serde(default)]
+    pub gateways: Vec<PeerGateway>,
     /// Information frames that it could read.
     pub heard_frames: u64,
     /// Others that came where those come.
@@ -61,6 +64,27 @@ impl Peer {
     pub fn is_switch(&self) -> bool {
         self.role == "switch"
     }
+}
+
+/// The switch that a rail of the node that was asked leads to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerGateway {
+    /// The rail's name.
+    pub rail: String,
+    /// The port of the switch.
+    pub address: String,
+    /// `heard`: it says that it is there; `silent`: it said so, and nothing comes from there any more; `unknown`: it has
+    /// never said so, or does not any more and passes frames on.
+    pub state: String,
+    /// Its id; `null`: it has never said who it is.
+    pub node: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// How long ago it said so.
+    pub heard_s: Option<f64>,
+    /// Where it takes frames.
+    pub ports: Vec<String>,
 }
 
 /// A rail of a node that was heard.

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use super::render::{age, seconds, shown, table};
-use super::{Peer, Peers, Rail, Role, Status, VERSION};
+use super::{Peer, PeerGateway, Peers, Rail, Role, Status, VERSION};
 
 /// What a node knows of the fabric. `version` stands first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -71,6 +71,11 @@ pub struct TopoSwitch {
     pub id: Option<String>,
     /// Its name, if it has said it.
     pub name: String,
+    /// `heard`: it says that it is there; `silent`: it said so to the node that was asked, to which nothing comes from it
+    /// any more; `unknown`: it does not say who it is.
+    pub state: String,
+    /// How long ago it said so; `null`: it has not.
+    pub heard_s: Option<f64>,
     /// The first of its addresses.
     pub address: String,
     /// Those of its addresses that nodes send to. One that does not say who it is has a single one.
@@ -121,9 +126,9 @@ pub struct TopoLoan {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopoDead {
-    /// `rail`, `carrier` or `node`.
+    /// `rail`, `carrier`, `node` or `switch`.
     pub kind: String,
-    /// The id of the node that it is of, or leads to.
+    /// The id of the node that it is of, or leads to; or that of the switch.
     pub node: String,
     /// The rail.
     pub rail: Option<String>,
@@ -164,20 +169,23 @@ impl Topo {
         let nodes: Vec<TopoNode> = std::iter::once(asked).chain(nodes.into_values()).collect();
         let links: Vec<TopoLink> =
             status.rails.iter().filter(|rail| !rail.node.is_empty()).map(|rail| link_of(own, rail)).collect();
+        let switches = switches(&nodes, &links, peers);
         Self {
             version: VERSION,
             node: status.node.name.clone(),
-            switches: switches(&nodes, &peers.peers),
             loans: loans(status, &peers.peers),
-            dead: dead(&nodes, &links),
+            dead: dead(&nodes, &switches, &links),
+            switches,
             nodes,
             links,
         }
     }
 
     fn name(&self, id: &str) -> String {
-        let known = self.nodes.iter().find(|node| node.id == id && !node.name.is_empty());
-        known.map_or_else(|| id.to_owned(), |node| node.name.clone())
+        let nodes = self.nodes.iter().map(|node| (node.id.as_str(), &node.name));
+        let switches = self.switches.iter().filter_map(|switch| Some((switch.id.as_deref()?, &switch.name)));
+        let known = nodes.chain(switches).find(|(known, name)| *known == id && !name.is_empty());
+        known.map_or_else(|| id.to_owned(), |(_, name)| name.clone())
     }
 }
 
@@ -221,16 +229,24 @@ fn link_of(own: &str, rail: &Rail) -> TopoLink {
     }
 }
 
-/// Addresses that one switch says are its own are of that one.
-fn switches(nodes: &[TopoNode], peers: &[Peer]) -> Vec<TopoSwitch> {
+/// Addresses that one switch says are its own are of that one; or has said, of one that rails of the node that was asked
+/// lead to.
+fn switches(nodes: &[TopoNode], links: &[TopoLink], peers: &Peers) -> Vec<TopoSwitch> {
+    let who = |address: &str| {
+        let has = |ports: &[String]| ports.iter().any(|it| it == address);
+        let heard = peers.peers.iter().find(|peer| peer.is_switch() && has(&peer.ports));
+        let heard = heard.map(|peer| (peer.node.as_str(), &peer.name));
+        let mut known = peers.gateways.iter().filter(|it| has(&it.ports));
+        heard.or_else(|| known.find_map(|it| Some((it.node.as_deref()?, &it.name))))
+    };
     let mut switches: BTreeMap<(Option<&str>, &str), TopoSwitch> = BTreeMap::new();
     for node in nodes {
         for address in node.rails.iter().filter_map(|rail| rail.switch.as_deref()) {
-            let who = peers.iter().find(|peer| peer.is_switch() && peer.ports.iter().any(|it| it == address));
-            let key = who.map_or((None, address), |peer| (Some(peer.node.as_str()), ""));
+            let who = who(address);
+            let key = who.map_or((None, address), |(id, _)| (Some(id), ""));
             let switch = switches.entry(key).or_insert_with(|| TopoSwitch {
-                id: who.map(|peer| peer.node.clone()),
-                name: who.map(|peer| peer.name.clone()).unwrap_or_default(),
+                id: who.map(|(id, _)| id.to_owned()),
+                name: who.map(|(_, name)| name.clone()).unwrap_or_default(),
                 address: address.to_owned(),
                 ..TopoSwitch::default()
             });
@@ -245,9 +261,30 @@ fn switches(nodes: &[TopoNode], peers: &[Peer]) -> Vec<TopoSwitch> {
     for switch in &mut switches {
         switch.addresses.sort_unstable();
         switch.address.clone_from(&switch.addresses[0]);
+        let (state, heard_s) = presence(switch, links, peers);
+        (switch.state, switch.heard_s) = (state.to_owned(), heard_s);
     }
     switches.sort_by(|a, b| a.address.cmp(&b.address));
     switches
+}
+
+/// Whether a switch is there, and how long ago it said so.
+fn presence(switch: &TopoSwitch, links: &[TopoLink], peers: &Peers) -> (&'static str, Option<f64>) {
+    let Some(id) = &switch.id else { return ("unknown", None) };
+    if let Some(peer) = peers.peers.iter().find(|peer| peer.is_switch() && peer.node == *id) {
+        return ("heard", Some(peer.heard_s));
+    }
+    let gateways = || peers.gateways.iter().filter(|it| it.node.as_ref() == Some(id));
+    let is_any = |state: &str| gateways().any(|it: &PeerGateway| it.state == state);
+    // It may have been told to say nothing of itself: what goes through it shows that it is there.
+    let leads_there = |link: &TopoLink| link.switch.as_ref().is_some_and(|it| switch.addresses.contains(it));
+    let is_passing = links.iter().any(|link| link.state == "up" && leads_there(link));
+    let state = match () {
+        () if is_any("heard") => "heard",
+        () if is_any("unknown") || is_passing => "unknown",
+        () => "silent",
+    };
+    (state, gateways().filter_map(|it| it.heard_s).reduce(f64::min))
 }
 
 fn loans(status: &Status, peers: &[Peer]) -> Vec<TopoLoan> {
@@ -280,13 +317,15 @@ fn loans(status: &Status, peers: &[Peer]) -> Vec<TopoLoan> {
     loans
 }
 
-fn dead(nodes: &[TopoNode], links: &[TopoLink]) -> Vec<TopoDead> {
+fn dead(nodes: &[TopoNode], switches: &[TopoSwitch], links: &[TopoLink]) -> Vec<TopoDead> {
     let dead = |kind: &str, node: &str, rail: Option<&String>| TopoDead {
         kind: kind.to_owned(),
         node: node.to_owned(),
         rail: rail.cloned(),
     };
     let silent = nodes.iter().filter(|node| node.state == "silent").map(|node| dead("node", &node.id, None));
+    let gone = switches.iter().filter(|switch| switch.state == "silent");
+    let gone = gone.filter_map(|switch| Some(dead("switch", switch.id.as_ref()?, None)));
     let is_down = |state: &str| state == "down";
     let rails = links.iter().filter(|link| is_down(&link.state));
     let rails = rails.map(|link| dead("rail", &link.to, Some(&link.rail)));
@@ -296,7 +335,7 @@ fn dead(nodes: &[TopoNode], links: &[TopoLink]) -> Vec<TopoDead> {
         let without = node.rails.iter().filter(|rail| is_down(&rail.state));
         without.map(|rail| dead("carrier", &node.id, Some(&rail.rail)))
     });
-    silent.chain(rails).chain(carriers).collect()
+    silent.chain(gone).chain(rails).chain(carriers).collect()
 }
 
 /// Tables for people.
@@ -320,11 +359,16 @@ pub fn render(topo: &Topo) -> String {
     table(&mut text, &["NODE", "ID", "STATE", "HEARD", "RAILS"], &rows);
     let names = |ids: &[String]| ids.iter().map(|id| topo.name(id)).collect::<Vec<_>>().join(", ");
     let row = |switch: &TopoSwitch| {
-        let name = if switch.name.is_empty() { "unknown".to_owned() } else { shown(&switch.name) };
-        vec![name, switch.addresses.join(", "), names(&switch.nodes)]
+        vec![
+            switch.name.clone(),
+            switch.state.clone(),
+            switch.heard_s.map(age).unwrap_or_default(),
+            switch.addresses.join(", "),
+            names(&switch.nodes),
+        ]
     };
     let rows: Vec<_> = topo.switches.iter().map(row).collect();
-    table(&mut text, &["SWITCH", "AT", "NODES BEHIND IT"], &rows);
+    table(&mut text, &["SWITCH", "STATE", "HEARD", "AT", "NODES BEHIND IT"], &rows);
     let row = |link: &TopoLink| {
         vec![
             link.rail.clone(),
@@ -353,7 +397,7 @@ pub fn render(topo: &Topo) -> String {
     let row = |dead: &TopoDead| {
         let rail = dead.rail.clone().unwrap_or_default();
         let what = match dead.kind.as_str() {
-            "node" => format!("node {} is not heard", topo.name(&dead.node)),
+            kind @ ("node" | "switch") => format!("{kind} {} is not heard", topo.name(&dead.node)),
             "carrier" => format!("rail {rail} of {} has no carrier", topo.name(&dead.node)),
             _ => format!("link {rail} to {} does not answer", topo.name(&dead.node)),
         };
@@ -379,7 +423,8 @@ pub fn render_dot(topo: &Topo) -> String {
     for switch in &topo.switches {
         let title = format!("switch {}", switch.name);
         let label = quoted(&[title.trim_end(), &switch.addresses.join("\n")].join("\n"));
-        line(format!("{} [label={label}, shape=diamond];", quoted(&switch.address)));
+        let color = if switch.state == "silent" { ", color=red" } else { "" };
+        line(format!("{} [label={label}, shape=diamond{color}];", quoted(&switch.address)));
         for (id, rail) in rails_to(topo, &switch.addresses) {
             let color = if rail.state == "down" { ", color=red, style=dashed" } else { "" };
             line(format!(

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -18,8 +18,8 @@ use base::ids::NodeId;
 use io::address::RailAddress;
 use io::event::Event;
 use io::rate_limited::RateLimited;
-use io::switch::Switch;
-use node::errand::{Answerer, Source};
+use io::switch::{Said, Switch};
+use node::errand::{Answerer, Dropped, Source};
 use node::switch::{Change, OwnedPartition, Owner, Ownership, Table};
 use node::{Address, PublicKey};
 use rustix::event::{EventfdFlags, eventfd};
@@ -35,18 +35,41 @@ const DATAGRAM_MAX: usize = 65_535;
 /// How often the thread looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The partitions as `status` tells of them.
+/// The partitions and what is counted, as `status` tells of them.
 #[derive(Clone, Default)]
-pub(super) struct Listed(Arc<Mutex<Vec<SwitchPartition>>>);
+pub(super) struct Listed(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    partitions: Mutex<Vec<SwitchPartition>>,
+    dropped: AtomicU64,
+    refused: AtomicU64,
+}
 
 impl Listed {
-    /// All of them.
+    /// All partitions.
     pub(super) fn get(&self) -> Vec<SwitchPartition> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.partitions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn set(&self, partitions: Vec<SwitchPartition>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = partitions;
+        *self.0.partitions.lock().unwrap_or_else(PoisonError::into_inner) = partitions;
+    }
+
+    /// What was counted, by the names of the document.
+    pub(super) fn counts(&self) -> [(&'static str, u64); 2] {
+        let Shared { dropped, refused, .. } = &*self.0;
+        [("control_dropped", dropped), ("control_refused", refused)]
+            .map(|(name, count)| (name, count.load(Ordering::Relaxed)))
+    }
+
+    /// One more is dropped: how many that are.
+    fn note_dropped(&self) -> u64 {
+        self.0.dropped.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn note_refused(&self) {
+        self.0.refused.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -239,6 +262,7 @@ impl Partitions {
                 Reply::Done { partitions: self.listed.get() }
             }
             Err(why) => {
+                self.listed.note_refused();
                 self.refused.say(|others| {
                     Event::ControlRefused { node: who.to_string(), why: why.clone(), others }.say();
                 });
@@ -352,6 +376,7 @@ impl Control {
                 state_dir::random(state.path())?,
             ),
             partitions,
+            dropped: Said::default(),
             state: Arc::clone(state),
             to_switch: sender,
             wake: Arc::clone(&wake),
@@ -398,6 +423,8 @@ struct Thread {
     socket: UdpSocket,
     answerer: Answerer,
     partitions: Partitions,
+    /// Of what is not answered.
+    dropped: Said,
     state: Arc<StateDir>,
     to_switch: Sender<Placed>,
     wake: Arc<OwnedFd>,
@@ -425,20 +452,39 @@ impl Thread {
                     continue;
                 }
             };
-            let now = Instant::ZERO + began.elapsed();
-            // Without random numbers nobody is answered.
-            let Ok(entropy) = state_dir::random(self.state.path()) else { continue };
-            let Self { partitions, state, to_switch, wake, .. } = self;
-            let place = |what| place(to_switch, wake, what);
-            let mut act = |key: &PublicKey, question: &[u8]| {
-                let reply = partitions.act(key.id(), question, &**state, &place);
-                serde_json::to_vec(&reply).expect("a reply is plain structs, which serialise")
-            };
-            let reply = self.answerer.handle(now, source(from), &buffer[..len], entropy, &mut act);
-            if let Some(reply) = reply {
+            if let Some(reply) = self.hear(Instant::ZERO + began.elapsed(), from, &buffer[..len]) {
                 // One that is lost is asked for again.
                 let _ = self.socket.send_to(&reply, from);
             }
+        }
+    }
+
+    /// What goes back for a datagram.
+    fn hear(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
+        // Without random numbers nobody is answered.
+        let entropy = state_dir::random(self.state.path()).ok()?;
+        let Self { partitions, state, to_switch, wake, .. } = self;
+        let place = |what| place(to_switch, wake, what);
+        let mut act = |key: &PublicKey, question: &[u8]| {
+            let reply = partitions.act(key.id(), question, &**state, &place);
+            serde_json::to_vec(&reply).expect("a reply is plain structs, which serialise")
+        };
+        match self.answerer.handle(now, source(from), datagram, entropy, &mut act) {
+            Ok(reply) => Some(reply),
+            Err(why) => {
+                self.note_dropped(now, from, why);
+                None
+            }
+        }
+    }
+
+    /// Who sends what is not answered may do so as often as he likes: he is counted, and spoken of now and then.
+    fn note_dropped(&mut self, now: Instant, from: SocketAddr, why: Dropped) {
+        let count = self.partitions.listed.note_dropped();
+        if self.dropped.is_due(now, count) {
+            let listen = self.socket.local_addr().map(|at| at.to_string()).unwrap_or_default();
+            let (from, reason, words) = (from.to_string(), why.name(), why.words());
+            Event::ControlDropped { listen, from, reason, count, words }.say();
         }
     }
 }
@@ -468,8 +514,15 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::path::Path;
 
+    use node::NodeKey;
+    use node::errand::{Asker, Heard};
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::filter::LevelFilter;
+    use tracing_subscriber::layer::SubscriberExt;
+
     use super::*;
     use crate::config::SwitchConfig;
+    use crate::events::Recent;
 
     const X: &str = "10.0.0.1:7411";
     const Y: &str = "10.0.0.2:7411";
@@ -556,6 +609,57 @@ mod tests {
             assert!(said.contains(part), "{part}: {said}");
         }
         assert!(partitions(config(X, Y, Z), &state).is_ok(), "at another address it is another port's");
+    }
+
+    /// Somebody who knows where a switch takes orders, and no key of it; and one who has its key and may do nothing.
+    #[test]
+    fn what_is_no_order_is_counted_and_said_once_and_never_answered() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = Arc::new(StateDir::open(&folder.path().join("state")).unwrap());
+        let partitions = partitions(config(X, Y, X), &state).ok().unwrap();
+        let listed = partitions.listed();
+        let mut thread = Thread {
+            socket: UdpSocket::bind("127.0.0.1:0").unwrap(),
+            answerer: Answerer::new(state.identity().clone(), Instant::ZERO, [5; 32]),
+            partitions,
+            dropped: Said::default(),
+            state: Arc::clone(&state),
+            to_switch: channel().0,
+            wake: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap()),
+        };
+        let asker = |called: PublicKey, number: u64| {
+            let order = serde_json::to_vec(&Order::Show {}).unwrap();
+            Asker::new(&NodeKey::numbered(2), called, order, (number, [number as u8; 32])).unwrap()
+        };
+        let mut random =
+            std::iter::successors(Some(1_u64), |it| Some(it.wrapping_mul(0x5851_f42d_4c95_7f2d) + 1));
+        let mut rubbish = || -> Vec<u8> {
+            let len = random.next().unwrap() as usize % 200;
+            random.by_ref().flat_map(|it| (it >> 32).to_le_bytes()).take(len).collect()
+        };
+        let recent = Recent::default();
+        let log = tracing_subscriber::registry().with(recent.clone().with_filter(LevelFilter::INFO));
+        let from: SocketAddr = X.parse().unwrap();
+        tracing::subscriber::with_default(log, || {
+            for number in 0..100 {
+                let at = Instant::ZERO + Duration::from_millis(number);
+                assert_eq!(thread.hear(at, from, &rubbish()), None);
+                let call = asker(NodeKey::numbered(3).public(), number);
+                assert_eq!(thread.hear(at, from, call.saying()), None);
+            }
+            assert_eq!(listed.counts(), [("control_dropped", 200), ("control_refused", 0)]);
+            let mut known = asker(state.identity().public(), 500);
+            let mut heard = Heard::Answer;
+            while heard == Heard::Answer {
+                let back = thread.hear(Instant::ZERO, from, known.saying()).unwrap();
+                heard = known.handle(&back);
+            }
+            let Heard::Reply(reply) = heard else { panic!("{heard:?}") };
+            assert!(matches!(serde_json::from_slice(&reply), Ok(Reply::Refused { .. })));
+        });
+        assert_eq!(listed.counts(), [("control_dropped", 200), ("control_refused", 1)]);
+        let kinds: Vec<String> = recent.lock().read(1, 100).1.into_iter().map(|it| it.kind.clone()).collect();
+        assert_eq!(kinds, ["control-dropped", "control-refused"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::status::tests::example;
-use crate::status::{Loan, PeerFunction, PeerRail};
+use crate::status::{Loan, PeerFunction, PeerGateway, PeerRail};
 
 /// `desk` borrows of `store` over two rails, one by a switch; `other` is heard behind the same switch, and has something
 /// of `store`, too.
@@ -55,8 +55,13 @@ fn what_a_node_knows_is_put_together() {
     assert_eq!(topo.nodes[0].rails.len(), 2);
     let all = ["desk-id", "other-id", "store-id"].map(str::to_owned).to_vec();
     let address = "10.9.9.9:1".to_owned();
-    let unknown =
-        TopoSwitch { addresses: vec![address.clone()], address, nodes: all, ..TopoSwitch::default() };
+    let unknown = TopoSwitch {
+        state: "unknown".to_owned(),
+        addresses: vec![address.clone()],
+        address,
+        nodes: all,
+        ..TopoSwitch::default()
+    };
     assert_eq!(topo.switches, [unknown]);
     let loans: Vec<_> = topo.loans.iter().map(|it| (it.function.as_str(), it.borrower.as_deref())).collect();
     assert_eq!(
@@ -97,6 +102,7 @@ fn a_switch_that_says_who_it_is_is_one() {
     assert_eq!(known.id.as_deref(), Some("s1-id"));
     assert_eq!((known.address.as_str(), known.addresses.len()), ("10.9.0.1:1", 2));
     assert_eq!(known.nodes, ["a-id", "b-id"]);
+    assert_eq!((known.state.as_str(), other.state.as_str()), ("heard", "unknown"));
     let text = render(&topo);
     assert!(
         text.contains("s?1") && text.contains("10.9.0.1:1, 10.9.0.2:1") && text.contains("unknown"),
@@ -105,6 +111,61 @@ fn a_switch_that_says_who_it_is_is_one() {
     let dot = render_dot(&topo);
     assert_eq!(dot.matches("shape=diamond").count(), 2, "{dot}");
     assert_eq!(dot.matches("-- \"10.9.0.1:1\"").count(), 2, "{dot}");
+}
+
+/// `desk` is behind a switch by two rails, and knows who it was: it is as these gateways say, and links are so.
+fn behind(states: [&str; 2], link: &str) -> Topo {
+    let rail = |name: &str, switch: &str, state: &str| Rail {
+        name: name.to_owned(),
+        node: "store-id".to_owned(),
+        switch: Some(switch.to_owned()),
+        state: state.to_owned(),
+        ..Rail::default()
+    };
+    let ports = ["10.9.0.1:1", "10.9.0.2:1"];
+    let gateway = |(state, address): (&str, &str)| PeerGateway {
+        rail: "a".to_owned(),
+        address: address.to_owned(),
+        state: state.to_owned(),
+        node: Some("s1-id".to_owned()),
+        name: "s\u{1b}1".to_owned(),
+        heard_s: Some(75.0),
+        ports: ports.map(str::to_owned).into(),
+    };
+    let gateways = states.into_iter().zip(ports).map(gateway).collect();
+    let rails = vec![rail("a", ports[0], link), rail("b", ports[1], link)];
+    Topo::new(&Status { rails, ..example() }, &Peers { gateways, ..Peers::default() })
+}
+
+#[test]
+fn a_switch_that_is_silent_is_dead() {
+    let topo = behind(["silent", "silent"], "down");
+    let [switch] = &topo.switches[..] else { panic!("{:?}", topo.switches) };
+    assert_eq!((switch.id.as_deref(), switch.addresses.len()), (Some("s1-id"), 2), "it is one");
+    assert_eq!((switch.state.as_str(), switch.heard_s), ("silent", Some(75.0)));
+    let gone = TopoDead { kind: "switch".to_owned(), node: "s1-id".to_owned(), rail: None };
+    assert!(topo.dead.contains(&gone), "{:?}", topo.dead);
+    let text = render(&topo);
+    assert!(text.contains("s?1     silent  75 s   10.9.0.1:1, 10.9.0.2:1"), "{text}");
+    assert!(text.contains("\nswitch s?1 is not heard\n"), "{text}");
+    assert!(render_dot(&topo).contains("shape=diamond, color=red]"), "{}", render_dot(&topo));
+}
+
+#[test]
+fn a_switch_that_is_there_or_says_nothing_of_itself_is_not_dead() {
+    for (states, link, state) in [
+        (["silent", "heard"], "down", "heard"),
+        (["silent", "unknown"], "down", "unknown"),
+        (["silent", "silent"], "up", "unknown"),
+    ] {
+        let topo = behind(states, link);
+        assert_eq!(topo.switches[0].state, state);
+        assert!(topo.dead.iter().all(|dead| dead.kind != "switch"), "{:?}", topo.dead);
+        assert!(!render_dot(&topo).contains("diamond, color=red"));
+    }
+    let topo = topo();
+    assert_eq!((topo.switches[0].state.as_str(), topo.switches[0].heard_s), ("unknown", None));
+    assert!(topo.dead.iter().all(|dead| dead.kind != "switch"), "{:?}", topo.dead);
 }
 
 #[test]
