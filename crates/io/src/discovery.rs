@@ -6,7 +6,7 @@
 //! particular only listens, on all interfaces. On one that leads to a switch they go to that, which passes them on to
 //! all others; what comes there comes among the frames that the card takes, which hands it on ([`Discovery::hear`]).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -256,17 +256,18 @@ impl Discovery {
         }
     }
 
-    /// Says on all rails that one seems to have failed, to all who have the group's key.
+    /// Says on all rails, in each group of the node, that a rail seems to have failed, to all who have the group's key.
     pub fn warn(&mut self, said: &Said, notice: Notice) {
         let Some(key) = self.known.group_key() else { return };
         self.notices_sent += 1;
-        let group = said.functions.first().map_or(Group::DEFAULT, |(group, _)| *group);
-        // Whoever hears it on several rails has heard it once.
+        // Whoever hears it on several rails, or in several groups, has heard it once.
         self.number += 1;
-        for end in self.ends.iter_mut().filter(|end| end.speaks()) {
-            let announcer = said.on(end.rail, group, self.number);
-            let proof = key.proof(&announcer, &notice);
-            end.send(&write(&announcer, &[Item::Notice(notice, proof)]).0);
+        for (group, _) in &said.functions {
+            for end in self.ends.iter_mut().filter(|end| end.speaks()) {
+                let announcer = said.on(end.rail, *group, self.number);
+                let proof = key.proof(&announcer, &notice);
+                end.send(&write(&announcer, &[Item::Notice(notice, proof)]).0);
+            }
         }
     }
 
@@ -293,9 +294,13 @@ impl Discovery {
         self.known.place_of(self.now(), node)
     }
 
-    /// Those who hear notices to all.
-    pub fn members(&self) -> BTreeSet<NodeId> {
-        self.known.members(self.now()).collect()
+    /// Those who hear notices to all, each with the rails of this node, as bits, on which it does: it is heard there, and
+    /// this node speaks there.
+    pub fn members(&self) -> BTreeMap<NodeId, u8> {
+        let spoken = self.ends.iter().filter(|end| end.speaks());
+        let spoken = spoken.fold(0, |rails, end| rails | 1 << end.rail.get());
+        let heard = self.known.members(self.now()).map(|(node, rails)| (node, rails & spoken));
+        heard.filter(|(_, rails)| *rails != 0).collect()
     }
 
     /// Says all this on all rails.
@@ -489,7 +494,8 @@ mod tests {
     use crate::net::own::{self, ip};
     use crate::rail::RailOptions;
     use crate::rail::udp::UdpSocket;
-    use node::NodeKey;
+    use node::information::read;
+    use node::{NodeKey, NoticeCause};
 
     fn rail(address: &str) -> Rail {
         let options = RailOptions::default();
@@ -586,6 +592,58 @@ mod tests {
         hearer.hear(RailId::ALL[1], &frame[..len]);
         assert_eq!(hearer.counts(), Counts { heard: 1, ..Counts::default() }, "it has no other rail");
         assert!(hearer.nodes().1.any(|(id, it)| id == key.id() && it.rails[0].is_some()));
+    }
+
+    /// Who hears one group only hears it as well, and who hears both takes it once.
+    #[test]
+    fn a_notice_goes_out_in_each_group_of_the_node_with_one_number() {
+        let (key, secret) = (NodeKey::new([3; 32]), GroupKey::new(&[1; 32]));
+        let switch = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        switch.set_nonblocking(true).unwrap();
+        let gateway = Some(RailAddress::from(switch.local_addr().unwrap()));
+        let rails = [Rail { gateway, ..rail("127.0.0.1:0") }];
+        let mut speaker = Discovery::new(key.id(), Some(secret.clone()));
+        speaker.follow(&rails);
+        let mut hearer = Discovery::new(NodeId::numbered(1), Some(secret));
+        hearer.follow(&rails);
+        let notice = Notice { node: key.id(), rail: RailId::ALL[1], cause: NoticeCause::Carrier };
+        let groups = [Group::DEFAULT, Group(9)];
+        for so_many in [1, 2] {
+            let functions = groups[..so_many].iter().map(|group| (*group, Vec::new())).collect();
+            speaker.warn(&Said { functions, ..said(&key, &rails) }, notice);
+            let (mut frame, mut said) = ([0; INFORMATION_MAX], Vec::new());
+            // On loopback they are there as soon as they are sent.
+            while let Ok(len) = switch.recv(&mut frame) {
+                let (announcer, _) = read(&frame[..len]).unwrap();
+                said.push((announcer.group, announcer.number));
+                hearer.hear(RailId::ALL[0], &frame[..len]);
+            }
+            let number = said[0].1;
+            assert_eq!(said, groups[..so_many].iter().map(|group| (*group, number)).collect::<Vec<_>>());
+            assert_eq!(hearer.take_notices(), [notice]);
+        }
+        assert_eq!((speaker.counts().notices_sent, hearer.counts().notices_heard), (2, 2));
+    }
+
+    /// A member is reached only where it is heard and spoken to.
+    #[test]
+    fn of_a_member_the_rails_count_on_which_this_node_speaks() {
+        let (key, secret) = (NodeKey::new([3; 32]), GroupKey::new(&[1; 32]));
+        let switch = Some("127.0.0.1:9".parse().unwrap());
+        let rails = |first: &str| {
+            let second = Rail { id: RailId::ALL[1], gateway: switch, ..rail("127.0.0.1:0") };
+            [rail(first), second]
+        };
+        let frame = |rail| {
+            let announcer = said(&key, &[]).on(rail, Group::DEFAULT, 1);
+            write(&announcer, &[Item::Member(secret.mark(key.id()))]).0
+        };
+        for (first, expected) in [("127.0.0.1:0", 0b11), ("0.0.0.0:0", 0b10)] {
+            let mut hearer = Discovery::new(NodeId::numbered(1), Some(secret.clone()));
+            hearer.follow(&rails(first));
+            RailId::ALL[..2].iter().for_each(|rail| hearer.hear(*rail, &frame(*rail)));
+            assert_eq!(hearer.members(), BTreeMap::from([(key.id(), expected)]), "{first}");
+        }
     }
 
     #[test]

@@ -59,8 +59,8 @@ pub(crate) enum ToCard {
     Carriers(u8),
     /// Where this node says that it is today, by rail.
     Heard(NodeId, [Option<Address>; MAX_RAILS]),
-    /// Whether this node hears notices to all.
-    Member(NodeId, bool),
+    /// On which rails of this node, as bits, another one hears notices to all.
+    Member(NodeId, u8),
     /// One of those who do has told all that a rail seems to have failed.
     Notice(Notice),
     /// The machine may go on somewhere else, too: new keys, from these random bytes, and another life to call itself by
@@ -547,8 +547,8 @@ mod tests {
             ToCard::Carriers(1),
             ToCard::Heard(NodeId::numbered(1), [None; MAX_RAILS]),
             ToCard::Heard(NodeId::numbered(2), [None; MAX_RAILS]),
-            ToCard::Member(NodeId::numbered(1), true),
-            ToCard::Member(NodeId::numbered(2), true),
+            ToCard::Member(NodeId::numbered(1), 1),
+            ToCard::Member(NodeId::numbered(2), 1),
             ToCard::Notice(notice),
             ToCard::Notice(Notice { rail: RailId::ALL[1], ..notice }),
             ToCard::ShutDown,

@@ -10,7 +10,7 @@ pub use rails::RailsError;
 mod tests;
 
 use core::time::Duration;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
@@ -262,8 +262,8 @@ pub struct Card<'m> {
     /// What the lobby answers.
     replies: VecDeque<Reply>,
     events: VecDeque<CardEvent>,
-    /// Nodes that hear notices to all.
-    members: BTreeSet<NodeId>,
+    /// Nodes that hear notices to all, each with the rails of this node, as bits, on which it does.
+    members: BTreeMap<NodeId, u8>,
     /// When it was said last that several do not answer on this rail of this node.
     silent: [Option<Instant>; MAX_RAILS],
     /// Loans of the step under way, kept for its memory.
@@ -333,7 +333,7 @@ impl<'m> Card<'m> {
             calls: frames::calls(now),
             replies: VecDeque::new(),
             events: VecDeque::new(),
-            members: BTreeSet::new(),
+            members: BTreeMap::new(),
             silent: Default::default(),
             touched: Vec::new(),
             next_publish: now,

@@ -127,6 +127,12 @@ impl Neighbour {
         !self.is_over(now, heard)
     }
 
+    /// The rails of this node, as bits, on which it was heard lately.
+    fn heard_over(&self, now: Instant) -> u8 {
+        let is_fresh = |rail: &usize| self.heard_on[*rail].is_some_and(|at| self.is_fresh(now, at));
+        (0..MAX_RAILS).filter(is_fresh).fold(0, |rails, rail| rails | 1 << rail)
+    }
+
     /// Whether it is time to forget what was heard at `heard`.
     fn is_over(&self, now: Instant, heard: Instant) -> bool {
         now.since(heard) > self.patience()
@@ -285,10 +291,11 @@ impl Neighbourhood {
         core::mem::take(&mut self.notices)
     }
 
-    /// Those that hear a notice to all.
-    pub fn members(&self, now: Instant) -> impl Iterator<Item = NodeId> {
+    /// Those that hear a notice to all, each with the rails of this node, as bits, on which it was heard lately: there
+    /// it hears this one.
+    pub fn members(&self, now: Instant) -> impl Iterator<Item = (NodeId, u8)> {
         let is_member = move |it: &Neighbour| it.member.is_some_and(|at| it.is_fresh(now, at));
-        self.nodes.iter().filter(move |(_, it)| is_member(it)).map(|(id, _)| *id)
+        self.nodes.iter().filter(move |(_, it)| is_member(it)).map(move |(id, it)| (*id, it.heard_over(now)))
     }
 
     /// With what it was made.
@@ -493,11 +500,13 @@ mod tests {
         hear(&mut all, 1, &from(9), &[item(&other, &from(9)), Item::Member(other.mark(id))]);
         assert_eq!((all.take_notices(), all.members(at(1)).count()), (vec![], 0), "of another group");
         hear(&mut all, 2, &from(5), &[item(&key, &from(5)), Item::Member(key.mark(id))]);
-        assert_eq!((all.take_notices(), all.members(at(2)).next()), (vec![notice], Some(id)));
+        assert_eq!((all.take_notices(), all.members(at(2)).next()), (vec![notice], Some((id, 0b01))));
         hear(&mut all, 3, &from(5), &[item(&key, &from(5))]);
         hear(&mut all, 3, &from(4), &[item(&key, &from(4))]);
         hear(&mut all, 3, &from(6), &[item(&key, &from(5))]);
-        assert_eq!(all.take_notices(), vec![], "it was heard, or is of another frame");
+        let elsewhere = Announcer { group: Group(9), ..from(5) };
+        hear(&mut all, 3, &elsewhere, &[item(&key, &elsewhere)]);
+        assert_eq!(all.take_notices(), vec![], "it was heard, in whichever group, or is of another frame");
         assert_eq!(all.members(at(15_100)).count(), 0, "it says so no more");
         // Anybody can have it forgotten.
         for (ms, until) in [(3, 3_100), (3_200, 20_000)] {
@@ -513,6 +522,21 @@ mod tests {
         let mut without = empty();
         hear(&mut without, 1, &from(1), &[item(&key, &from(1))]);
         assert_eq!(without.take_notices(), vec![]);
+    }
+
+    #[test]
+    fn of_a_member_it_is_known_on_which_rails_it_is_heard() {
+        let key = GroupKey::new(&[1; 32]);
+        let mut all = Neighbourhood::new(at(0), announcer(0).key.id(), Some(key.clone()));
+        let id = announcer(1).key.id();
+        let mut hear_on = |ms, rail: usize| {
+            let frame = write(&announcer(1), &[Item::Member(key.mark(id))]).0;
+            all.hear(at(ms), RailId::ALL[rail], &frame, |address| Some(Address(address)));
+            all.members(at(ms)).collect::<Vec<_>>()
+        };
+        assert_eq!(hear_on(0, 1), [(id, 0b0010)]);
+        assert_eq!(hear_on(5_000, 3), [(id, 0b1010)]);
+        assert_eq!(hear_on(15_001, 3), [(id, 0b1000)], "on the other one it is silent");
     }
 
     #[test]

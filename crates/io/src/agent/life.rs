@@ -156,7 +156,7 @@ impl Agent {
         }
         self.neighbours.agreements().for_each(|shared| outbox.push(shared));
         self.lenders_at.all().for_each(|(node, at)| outbox.push(ToCard::Heard(node, at)));
-        self.members.iter().for_each(|node| outbox.push(ToCard::Member(*node, true)));
+        self.members.iter().for_each(|(node, rails)| outbox.push(ToCard::Member(*node, *rails)));
         self.captures.forget_ended();
         self.captures.all().for_each(|(place, wish)| outbox.push(ToCard::Capture { place, wish }));
         let (coming, allowed) = (BTreeMap::new(), BTreeMap::new());

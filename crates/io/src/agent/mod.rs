@@ -23,7 +23,7 @@ mod test_loans;
 mod view;
 mod watchdog;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -354,8 +354,8 @@ pub struct Agent {
     heard: Vec<(RailId, Vec<u8>)>,
     /// Notices to all that the role has not sent yet.
     notices: Vec<Notice>,
-    /// Those who hear them.
-    members: BTreeSet<NodeId>,
+    /// Those who hear them, each with the rails of this node, as bits, on which it does.
+    members: BTreeMap<NodeId, u8>,
     doubted: RateLimited,
     /// Where lenders say that they are today.
     lenders_at: LendersAt,
@@ -448,7 +448,7 @@ impl Agent {
             log: log::Log::default(),
             heard: Vec::new(),
             notices: Vec::new(),
-            members: BTreeSet::new(),
+            members: BTreeMap::new(),
             doubted: RateLimited::default(),
             lenders_at: LendersAt::default(),
         };

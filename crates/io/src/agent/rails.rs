@@ -1,6 +1,6 @@
 //! Rails that come to a node that runs, and leave it. The next card finds them in its plan; the present one is told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::ids::{NodeId, RailId};
 use node::{Address, CardConfig, MAX_RAILS, Notice, NoticeCause, RailConfig};
@@ -111,12 +111,13 @@ impl Agent {
         self.tell_card();
     }
 
-    /// These nodes hear notices to all now.
-    pub fn set_members(&mut self, members: BTreeSet<NodeId>) {
+    /// These nodes hear notices to all now, each on these rails of this one, as bits.
+    pub fn set_members(&mut self, members: BTreeMap<NodeId, u8>) {
         let before = std::mem::replace(&mut self.members, members);
-        let changed = before.symmetric_difference(&self.members);
         if let Some(card) = &mut self.card {
-            changed.for_each(|node| card.outbox.push(ToCard::Member(*node, self.members.contains(node))));
+            let gone = before.keys().filter(|node| !self.members.contains_key(node)).map(|node| (node, &0));
+            let news = self.members.iter().filter(|(node, rails)| before.get(node) != Some(rails));
+            gone.chain(news).for_each(|(node, rails)| card.outbox.push(ToCard::Member(*node, *rails)));
         }
         self.tell_card();
     }

@@ -418,7 +418,7 @@ impl<'m> Driver<'m> {
                 ToCard::Rail(rail, what) => self.hear_of_rail(rail, what, enclosed)?,
                 ToCard::Carriers(lost) => self.card.set_lost_carriers(self.now, lost),
                 ToCard::Heard(node, at) => self.card.hear_of(node, at),
-                ToCard::Member(node, is_member) => self.card.set_member(node, is_member),
+                ToCard::Member(node, rails) => self.card.set_member(node, rails),
                 ToCard::Notice(notice) => self.card.heed_member(self.now, notice),
                 ToCard::RenewKeys { seed, life } => self.card.renew_keys(self.now, seed.0, life),
                 ToCard::ShutDown => {

@@ -11,6 +11,7 @@ use super::{Card, CardEvent};
 use crate::MAX_RAILS;
 use crate::cells::Address;
 use crate::config::{CardConfig, Rails};
+use crate::peer::Peer;
 
 /// A rail of this node's own that others do not answer on is not spoken of again for so long.
 const SAID_AGAIN: Duration = Duration::from_secs(1);
@@ -89,19 +90,24 @@ impl Card<'_> {
         self.peers.hear_of(node, addresses);
     }
 
-    /// This node hears notices to all from now on, so that one frame is enough for all such; or it does no more.
-    pub fn set_member(&mut self, node: NodeId, is_member: bool) {
-        if is_member {
-            self.members.insert(node);
+    /// This node hears notices to all on these rails of this one, as bits, so that one frame is enough for all such;
+    /// with none it does no more.
+    pub fn set_member(&mut self, node: NodeId, rails: u8) {
+        if rails != 0 {
+            self.members.insert(node, rails);
         } else {
             self.members.remove(&node);
         }
     }
 
-    /// Tells every node that this one has met of a rail that seems to have failed, but for the members of its group.
+    /// Tells every node that this one has met of a rail that seems to have failed, but for the members of its group that
+    /// hear it on another one. Whose rail it is nobody knows for sure: so that of the same id does not count.
     fn tell_others(&mut self, notice: Notice) {
+        let gone = self.config.lost_carriers | 1 << notice.rail.get();
+        let hears = |rails: &u8| rails & !gone != 0;
         for place in 0..self.peers.len() {
-            if self.peers.get(place).is_some_and(|peer| !self.members.contains(&peer.node())) {
+            let node = self.peers.get(place).map(Peer::node);
+            if node.is_some_and(|node| !self.members.get(&node).is_some_and(hears)) {
                 self.peers[place].channel.notify(notice);
                 self.peers[place].wake();
             }

@@ -77,11 +77,11 @@ fn a_rail_on_which_several_are_silent_is_ones_own() {
     let (one, own) = (notice(3, NoticeCause::Silence), notice(2, NoticeCause::Silence));
     let arena = Arena::default();
     let mut star = Star::new(&arena);
-    star.ends[2].card.set_member(member, true);
+    star.ends[2].card.set_member(member, 0b01);
     star.run(Duration::from_secs(1), |lender, rail| lender == 1 && rail == RailId::ALL[1]);
     assert_eq!(star.notices(), [one]);
     let mut star = Star::new(&arena);
-    star.ends[2].card.set_member(member, true);
+    star.ends[2].card.set_member(member, 0b01);
     star.run(Duration::from_secs(1), |_, rail| rail == RailId::ALL[1]);
     let said = star.notices();
     assert!(said.len() <= 2 && said.iter().filter(|notice| **notice == own).count() == 1, "{said:?}");
@@ -92,7 +92,7 @@ fn a_rail_on_which_several_are_silent_is_ones_own() {
 fn a_rail_that_comes_and_goes_is_not_told_all_the_time() {
     let arena = Arena::default();
     let mut star = Star::new(&arena);
-    star.ends[2].card.set_member(NodeKey::numbered(9).id(), true);
+    star.ends[2].card.set_member(NodeKey::numbered(9).id(), 0b01);
     let begins = star.now;
     for _ in 0..10 {
         star.run(Duration::from_millis(120), |lender, rail| lender == 1 && rail == RailId::ALL[1]);
@@ -114,7 +114,7 @@ fn members_are_told_by_one_frame_and_others_one_by_one() {
         let channel = star.ends[lender].card.channel_of(0).unwrap();
         channel.rail_status(RailId::ALL[0], star.now).is_some_and(|(_, status)| status.is_up)
     };
-    star.ends[2].card.set_member(NodeKey::numbered(1).id(), true);
+    star.ends[2].card.set_member(NodeKey::numbered(1).id(), 0b11);
     star.ends[2].card.set_lost_carriers(star.now, 0b01);
     let notice = Notice { node: own, rail: RailId::ALL[0], cause: NoticeCause::Carrier };
     star.run(TICK, |_, _| false);
@@ -135,4 +135,29 @@ fn members_are_told_by_one_frame_and_others_one_by_one() {
     star.ends[2].card.set_lost_carriers(now, 0);
     star.run(Duration::from_secs(1), |_, _| false);
     assert!(is_up(&star, 0) && is_up(&star, 1));
+}
+
+/// What is said to all over the rail that has failed arrives nowhere.
+#[test]
+fn members_that_are_heard_over_the_rail_that_fails_alone_are_told_like_others() {
+    let arena = Arena::default();
+    let mut star = Star::new(&arena);
+    let members = [(1, 0b01), (3, 0b10)].map(|(node, rails)| (NodeKey::numbered(node).id(), rails));
+    let tell = |star: &mut Star<'_>, lost: u8| {
+        star.ends[2].card.set_lost_carriers(star.now, lost);
+        star.run(TICK * 4, |_, _| false);
+        let mut doubts = |lender: usize| {
+            let events = core::mem::take(&mut star.ends[lender].events);
+            events.iter().filter(|event| matches!(event, CardEvent::Doubted(_))).count()
+        };
+        [doubts(0), doubts(1)]
+    };
+    members.into_iter().for_each(|(node, rails)| star.ends[2].card.set_member(node, rails));
+    assert_eq!(tell(&mut star, 0b01), [1, 0]);
+    assert_eq!(tell(&mut star, 0b10), [0, 1]);
+    // Nobody hears anything said to all on a rail that is gone already.
+    assert_eq!(tell(&mut star, 0b11), [1, 1]);
+    members.into_iter().for_each(|(node, _)| star.ends[2].card.set_member(node, 0));
+    tell(&mut star, 0);
+    assert_eq!(tell(&mut star, 0b01), [1, 1], "they are none any more");
 }
