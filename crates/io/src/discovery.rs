@@ -332,17 +332,16 @@ impl Discovery {
         (Ago(now), self.known.nodes(now))
     }
 
-<<<<<<< HEAD
     /// Which node says that it is at this address, if one does.
     pub fn who_is_at(&mut self, address: RailAddress) -> Option<NodeId> {
         let (now, address) = (self.now(), Address::from(address));
         let is_there = |it: &Neighbour| it.rails.iter().flatten().any(|rail| rail.address == address);
         self.known.nodes(now).find(|(_, it)| is_there(it)).map(|(node, _)| node)
-=======
+    }
+
     /// The switches that rails lead to.
     pub fn gateways(&self) -> (Ago, impl Iterator<Item = (RailId, &Gateway)>) {
         (Ago(self.now()), self.known.gateways())
->>>>>>> part-p
     }
 
     /// Whether others are heard on this rail.
