@@ -107,11 +107,13 @@ pub enum Rule {
     UseWhatIsHeard,
     /// Who was overtaken as the owner of a switch's ports moves none.
     FenceEpochs,
+    /// A rail is taken for dead only where the peer answers on another one.
+    AnswerElsewhere,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 49] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -160,6 +162,7 @@ impl Rule {
         Self::CountHops,
         Self::UseWhatIsHeard,
         Self::FenceEpochs,
+        Self::AnswerElsewhere,
     ];
 }
 

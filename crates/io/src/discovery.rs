@@ -294,8 +294,8 @@ impl Discovery {
         self.known.place_of(self.now(), node)
     }
 
-    /// Those who hear notices to all, each with the rails of this node, as bits, on which it does: it is heard there, and
-    /// this node speaks there.
+    /// Those who hear notices to all, each with the rails of this node, as bits, on which it does: it is heard there,
+    /// and this node speaks there.
     pub fn members(&self) -> BTreeMap<NodeId, u8> {
         let spoken = self.ends.iter().filter(|end| end.speaks());
         let spoken = spoken.fold(0, |rails, end| rails | 1 << end.rail.get());

@@ -46,6 +46,9 @@ const LATE_ANSWERS: u32 = 4;
 /// Packet numbers behind the largest that are told from replays.
 const REPLAY_WINDOW: u64 = 1024;
 
+/// So many questions without an answer are a verdict: one may be lost.
+const SILENT: u32 = 2;
+
 /// Ranges of packet numbers, both ends included, highest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AckRanges {
@@ -125,6 +128,11 @@ pub(crate) struct Outgoing {
     recovery_start: Instant,
     loss_deadline: Option<Instant>,
     probes: u32,
+    /// Questions without an answer since something was last acknowledged, and when the second of them was asked.
+    unanswered: u32,
+    asked_at: Instant,
+    /// When the last packet was sent that is acknowledged.
+    answered: Option<Instant>,
     /// No timer runs out before this, because the one before it was found too late. Once, until an answer or a verdict.
     excused_until: Option<Instant>,
     /// When something was last acknowledged, or the path was last asked whether it is there.
@@ -165,6 +173,9 @@ impl Outgoing {
             recovery_start: Instant::ZERO,
             loss_deadline: None,
             probes: 0,
+            unanswered: 0,
+            asked_at: Instant::ZERO,
+            answered: None,
             excused_until: None,
             progress_at: Instant::ZERO,
             doubted: VecDeque::new(),
@@ -220,6 +231,16 @@ impl Outgoing {
         self.probes
     }
 
+    /// If two questions in a row have no answer, though others had one: when the second of them was asked.
+    pub(crate) fn silent_since(&self) -> Option<Instant> {
+        (self.unanswered >= SILENT && self.has_answered(0)).then_some(self.asked_at)
+    }
+
+    /// Whether something has arrived that was sent then or later.
+    pub(crate) fn has_answered_since(&self, at: Instant) -> bool {
+        self.answered.is_some_and(|answered| answered >= at)
+    }
+
     /// The smoothed round trip, once there was one.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.smoothed
@@ -272,8 +293,9 @@ impl Outgoing {
         }
         self.largest_acked = self.largest_acked.max(Some(largest));
         let late = self.acquit(ranges, acked);
-        if newest.is_some() || late.is_some() {
-            self.probes = 0;
+        if let Some(packet) = newest.or(late) {
+            self.answered = self.answered.max(Some(packet.at));
+            (self.probes, self.unanswered) = (0, 0);
             self.excused_until = None;
             self.progress_at = now;
         }
@@ -426,6 +448,10 @@ impl Outgoing {
             self.detect_loss(now, lost);
             return false;
         }
+        if self.unanswered == 0 {
+            self.asked_at = now;
+        }
+        self.unanswered += 1;
         self.probes += 1;
         self.progress_at = now;
         if self.probes > 1 {
@@ -451,7 +477,7 @@ impl Outgoing {
 
     /// Nothing speaks against it.
     pub(crate) fn trust(&mut self) {
-        self.probes = 0;
+        (self.probes, self.unanswered) = (0, 0);
     }
 
     /// Forgets what is in flight, without a verdict: the peer has a new card.
@@ -461,7 +487,7 @@ impl Outgoing {
         self.recent = Recent::default();
         self.in_flight = 0;
         self.loss_deadline = None;
-        self.probes = 0;
+        (self.probes, self.unanswered) = (0, 0);
     }
 }
 

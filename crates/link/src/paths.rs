@@ -290,17 +290,20 @@ impl Path {
     }
 
     /// Time has come: what has not arrived is given to `lost`, with `elsewhere` all of it, and who is silent is asked.
-    fn handle_timeout(&mut self, now: Instant, elsewhere: bool, lost: &mut dyn FnMut(Carried)) {
-        let is_silent = self.outgoing.handle_timeout(now, elsewhere, lost);
-        self.ping |= is_silent && self.leads;
+    /// Whether others are to be asked as well, so that it is known whose silence that is.
+    fn handle_timeout(&mut self, now: Instant, elsewhere: bool, lost: &mut dyn FnMut(Carried)) -> bool {
+        let is_silent = self.outgoing.handle_timeout(now, elsewhere, lost) && self.leads;
+        self.ping |= is_silent;
+        let asks = is_silent && !self.is_told && self.outgoing.has_answered(0);
         if self.next_heartbeat > now {
-            return;
+            return asks;
         }
         self.ping |= self.outgoing.wants_heartbeat();
         self.next_heartbeat = now + self.heartbeat() * (1 << self.asked);
         if !self.leads {
             self.asked = (self.asked + 1).min(SELDOM);
         }
+        asks
     }
 }
 
@@ -345,9 +348,6 @@ pub(crate) struct Paths {
 
 /// A rail that was doubted is not doubted again for so long.
 const DOUBT_AGAIN: Duration = Duration::from_secs(1);
-
-/// So many questions without an answer: one may be lost.
-const SILENT: u32 = 2;
 
 /// Where in the list the path through shared memory is.
 const SHM: usize = 0;
@@ -420,30 +420,40 @@ impl Paths {
         }
     }
 
-    /// Rails of the other end that have become silent since the last call, while it answers on others, as bits. One
-    /// question without an answer is no verdict.
-    pub(crate) fn take_silent(&mut self) -> u8 {
-        let answers = self.list.iter().any(|path| !path.is_suspect());
+    /// Rails of the other end that have become silent since the last call, while it answers `elsewhere`, as bits.
+    pub(crate) fn take_silent(&mut self, elsewhere: bool) -> u8 {
         let mut silent = 0;
-        for path in self.list.iter_mut().filter(|path| path.is_there && path.leads) {
-            let Some((_, rail)) = path.id.rails() else { continue };
-            match path.outgoing.probes() {
-                0 => path.is_told = false,
-                SILENT.. if answers && !path.is_told && path.outgoing.has_answered(0) => {
-                    path.is_told = true;
-                    silent |= bit(rail);
-                }
-                _ => {}
+        for at in SHM + 1..self.len() {
+            let path = &self.list[at];
+            if path.outgoing.probes() == 0 {
+                self.list[at].is_told = false;
+            } else if let Some((_, rail)) = path.id.rails().filter(|_| !path.is_told)
+                && self.is_silent(path, |(_, other)| other == rail, elsewhere)
+            {
+                self.list[at].is_told = true;
+                silent |= bit(rail);
             }
         }
         silent
     }
 
-    /// Whether nothing is answered over this rail of this end where something was before: two questions were not.
-    pub(crate) fn is_silent_on(&self, own: RailId) -> bool {
+    /// Whether nothing is answered over this rail of this end where something was before, but `elsewhere`.
+    pub(crate) fn is_silent_on(&self, own: RailId, elsewhere: bool) -> bool {
         let is_of = |path: &&Path| path.id.rails().is_some_and(|(rail, _)| rail == own);
-        let mut used = self.list.iter().filter(is_of).filter(|path| path.is_there && path.leads);
-        used.any(|path| path.outgoing.probes() >= SILENT && path.outgoing.has_answered(0))
+        self.list.iter().filter(is_of).any(|path| self.is_silent(path, |(rail, _)| rail == own, elsewhere))
+    }
+
+    /// Whether a path is silent because of a rail, over which those lead of which `is_of` says so: something that was
+    /// sent on others since it was asked twice is acknowledged, and nothing over that rail. Who answers nowhere is dead,
+    /// or has just begun.
+    fn is_silent(&self, path: &Path, is_of: impl Fn((RailId, RailId)) -> bool, elsewhere: bool) -> bool {
+        let Some(since) = path.outgoing.silent_since().filter(|_| path.is_there && path.leads) else {
+            return false;
+        };
+        let answers = |path: &&Path| !path.is_suspect() && path.outgoing.has_answered_since(since);
+        let mut answering = self.list.iter().filter(answers).map(|path| path.id.rails().is_some_and(&is_of));
+        let on_others = answering.next().map(|first| !first && answering.all(|is_of| !is_of));
+        on_others.unwrap_or(!elsewhere)
     }
 
     /// The driver knows where the peer is on these paths: elsewhere it sends no TLPs.
@@ -695,11 +705,16 @@ impl Paths {
 
     /// Time has come: what has not arrived is given to `lost`, and who is silent is asked.
     pub(crate) fn handle_timeout(&mut self, now: Instant, lost: &mut dyn FnMut(Carried)) {
+        let mut asks = false;
         for index in 0..self.len() {
             let elsewhere = (0..self.len()).any(|other| other != index && !self[other].is_suspect());
             if self[index].is_there {
-                self[index].handle_timeout(now, elsewhere, lost);
+                asks |= self[index].handle_timeout(now, elsewhere, lost);
             }
+        }
+        // Whether the other end is there at all is found out as soon as that a rail is silent.
+        for path in self.list.iter_mut().filter(|path| asks && !path.is_suspect()) {
+            path.ping = true;
         }
         if self.list.len() > SHM + 2 {
             self.judge(now);

@@ -100,8 +100,8 @@ impl Card<'_> {
         }
     }
 
-    /// Tells every node that this one has met of a rail that seems to have failed, but for the members of its group that
-    /// hear it on another one. Whose rail it is nobody knows for sure: so that of the same id does not count.
+    /// Tells every node that this one has met of a rail that seems to have failed, but for the members of its group
+    /// that hear it on another one. Whose rail it is nobody knows for sure: so that of the same id does not count.
     fn tell_others(&mut self, notice: Notice) {
         let gone = self.config.lost_carriers | 1 << notice.rail.get();
         let hears = |rails: &u8| rails & !gone != 0;

@@ -1,7 +1,7 @@
 //! Rails that seem to have failed: what the peer is told of them, and what a notice changes here.
 
-use base::Instant;
 use base::ids::RailId;
+use base::{Instant, Rule};
 
 use super::{Channel, Event};
 use crate::notice::Notice;
@@ -37,14 +37,15 @@ impl Channel<'_> {
         self.paths.set_lost_carriers(now, rails, &mut |carried| fates.push_back((carried, false)));
     }
 
-    /// Whether the peer does not answer what was asked of it over this rail of this end, where it has answered before.
+    /// Whether the peer does not answer what was asked of it over this rail of this end, where it has answered before,
+    /// while it answers elsewhere.
     pub fn is_silent_on(&self, own: RailId) -> bool {
-        self.paths.is_silent_on(own)
+        self.paths.is_silent_on(own, self.journal.rule(Rule::AnswerElsewhere))
     }
 
     /// Says of which rails of the peer nothing was heard any more, though it answers on others.
     pub(super) fn report_silent(&mut self) {
-        let silent = self.paths.take_silent();
+        let silent = self.paths.take_silent(self.journal.rule(Rule::AnswerElsewhere));
         let rails = RailId::ALL.into_iter().filter(|rail| silent & 1 << rail.get() != 0);
         self.events.extend(rails.map(Event::Silent));
     }

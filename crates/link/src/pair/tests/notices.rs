@@ -8,7 +8,7 @@ use base::ledger::Arena;
 use super::spread::{MS, on_rails, pair, write};
 use super::*;
 use crate::pair::Event;
-use crate::{Notice, NoticeCause, RailMode};
+use crate::{Notice, NoticeCause, PathId, RailMode};
 
 /// From one node to the other.
 const DELAY: Duration = Duration::from_millis(2);
@@ -124,6 +124,39 @@ fn a_rail_that_is_silent_is_named_only_where_the_peer_answers_elsewhere() {
         let expected = if all { vec![] } else { vec![&Event::Silent(RailId::ALL[0])] };
         assert_eq!(notices(&world, 0), expected, "all: {all}");
     }
+}
+
+/// Whatever was asked last, and however long before: where little is under way, one path is asked before the other.
+#[test]
+fn who_falls_silent_while_nothing_is_under_way_is_asked_on_all_rails() {
+    let arena = Arena::default();
+    let mut world = pair(&arena, 2, RailMode::Balance);
+    write(&mut world, MS * 100);
+    for round in 0..40 {
+        world.cut = Box::new(|_, _, _| false);
+        world.run_for(MS * (200 + 7 * round % 100));
+        for node in &mut world.nodes {
+            node.slots.iter_mut().for_each(|slot| slot.events.clear());
+        }
+        let (all, rail) = (round % 2 == 0, (round / 2 % 2) as usize);
+        world.cut = Box::new(move |_, _, path| all || path == PATHS[rail]);
+        world.run_for(MS * 130);
+        let silent = Event::Silent(RailId::ALL[rail]);
+        let expected = if all { vec![] } else { vec![&silent] };
+        assert_eq!(notices(&world, 0), expected, "{round}, all: {all}");
+    }
+}
+
+#[test]
+fn a_rail_over_which_another_one_is_answered_is_not_silent() {
+    let arena = Arena::default();
+    let mut world = super::rails::pair(&arena, [&[0, 1], &[2]]);
+    world.run_for(MS * 500);
+    let cut = PathId::new(RailId::ALL[0], RailId::ALL[2]);
+    world.cut = Box::new(move |_, _, path| path == cut || path == cut.reversed());
+    world.run_for(MS * 500);
+    assert_eq!(notices(&world, 0), Vec::<&Event>::new());
+    assert_eq!(notices(&world, 1), [&Event::Silent(RailId::ALL[0])]);
 }
 
 #[test]

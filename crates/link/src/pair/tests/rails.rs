@@ -18,7 +18,7 @@ fn path(own: u8, peer: u8) -> PathId {
 }
 
 /// Two nodes with these rails, of which the first one calls and is told of the second one's.
-fn pair<'m>(arena: &'m Arena, rails: [&'static [u8]; 2]) -> World<'m> {
+pub(super) fn pair<'m>(arena: &'m Arena, rails: [&'static [u8]; 2]) -> World<'m> {
     pair_of_mode(arena, rails, RailMode::Balance)
 }
 

@@ -11,6 +11,8 @@ const SOON: Duration = Duration::from_millis(4);
 struct Star<'m> {
     /// The borrower is the last.
     ends: [End<'m>; 3],
+    /// What a card has that was given to the end before.
+    kept: [(RawMemory<'m>, CardConfig); 3],
     now: Instant,
 }
 
@@ -26,8 +28,12 @@ impl<'m> Star<'m> {
         let mut borrows = borrow(1);
         borrows.loans.extend(borrow(3).loans);
         let lends = |node| config(node, LoanRole::Lend(LendConfig::of(0)));
-        let ends = [lends(1), lends(3), borrows].map(|config| End::new(arena, with_rails(config)));
-        let mut star = Self { ends, now: Instant::ZERO };
+        let kept = [lends(1), lends(3), borrows].map(|config| {
+            let config = with_rails(config);
+            (config.new_memory(arena), config)
+        });
+        let ends = kept.each_ref().map(|(memory, config)| End::on(*memory, config.clone(), Instant::ZERO));
+        let mut star = Self { ends, kept, now: Instant::ZERO };
         star.run(Duration::from_secs(1), |_, _| false);
         for loan in 0..2 {
             let up = |rail: usize| {
@@ -62,6 +68,15 @@ impl<'m> Star<'m> {
         }
     }
 
+    /// The card of a lender has been dead for so long, whatever was sent meanwhile, and its successor begins.
+    fn replace(&mut self, lender: usize, absence: Duration) {
+        self.run(absence, |silent, _| silent == lender);
+        let (memory, config) = &mut self.kept[lender];
+        config.generation.0 += 1;
+        config.seed = Secret([config.generation.0 as u8 + 100; 32]);
+        self.ends[lender] = End::on(*memory, config.clone(), self.now);
+    }
+
     /// What the borrower has to tell the members of its group.
     fn notices(&self) -> Vec<Notice> {
         let of = |event: &CardEvent| if let CardEvent::Notice(notice) = event { Some(*notice) } else { None };
@@ -85,6 +100,34 @@ fn a_rail_on_which_several_are_silent_is_ones_own() {
     star.run(Duration::from_secs(1), |_, rail| rail == RailId::ALL[1]);
     let said = star.notices();
     assert!(said.len() <= 2 && said.iter().filter(|notice| **notice == own).count() == 1, "{said:?}");
+}
+
+/// Whenever it dies, and however soon its successor begins: it answers nowhere.
+#[test]
+fn a_dead_or_recovering_card_is_no_dead_rail() {
+    let arena = Arena::default();
+    let mut star = Star::new(&arena);
+    star.ends[2].card.set_member(NodeKey::numbered(9).id(), 0b11);
+    for (round, absence) in
+        [3, 8, 20, 300].map(Duration::from_millis).into_iter().cycle().take(48).enumerate()
+    {
+        star.run(Duration::from_millis(60 + 7 * round as u64 % 100), |_, _| false);
+        assert_eq!(star.notices(), [], "{round}, before it dies");
+        star.replace(1, absence);
+        assert_eq!(star.notices(), [], "{round}, dead for {absence:?}");
+    }
+}
+
+/// Of a node's own rail it says nothing that one answers nowhere, but what it says of the rail of another one holds.
+#[test]
+fn a_dead_card_does_not_make_the_rail_of_another_ones_own() {
+    let arena = Arena::default();
+    let mut star = Star::new(&arena);
+    star.ends[2].card.set_member(NodeKey::numbered(9).id(), 0b11);
+    star.run(Duration::from_millis(300), |lender, _| lender == 0);
+    star.run(Duration::from_millis(300), |lender, rail| lender == 0 || rail == RailId::ALL[1]);
+    let (node, cause) = (NodeKey::numbered(3).id(), NoticeCause::Silence);
+    assert_eq!(star.notices(), [Notice { node, rail: RailId::ALL[1], cause }]);
 }
 
 /// A peer that answers on a rail and does not, in turns, has everybody told of it once a second.
