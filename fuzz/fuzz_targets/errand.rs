@@ -12,14 +12,30 @@ use node::errand::{Answerer, Asker, ERRAND_MAX, Heard, Source};
 #[derive(Arbitrary, Debug)]
 enum Step {
     /// A new errand in this place.
-    Begin { place: u8, question: u8 },
+    Begin {
+        place: u8,
+        question: u8,
+    },
     /// What the asker in this place says comes to the answerer from there, with these changes, and the answer back.
-    Say { place: u8, from: u8, changes: Vec<(u16, u8)>, is_lost: bool },
+    Say {
+        place: u8,
+        from: u8,
+        changes: Vec<(u16, u8)>,
+        is_lost: bool,
+    },
     /// What was answered last comes to another one.
-    Repeat { place: u8 },
+    Repeat {
+        place: u8,
+    },
     /// To the answerer, or to an asker.
-    Raw { place: Option<u8>, from: u8, bytes: Vec<u8> },
-    Wait { millis: u16 },
+    Raw {
+        place: Option<u8>,
+        from: u8,
+        bytes: Vec<u8>,
+    },
+    Wait {
+        millis: u16,
+    },
 }
 
 const PLACES: usize = 4;
@@ -58,9 +74,7 @@ fuzz_target!(|steps: Vec<Step>| {
                 };
                 let Ok(back) = answerer.handle(now, source(from), &said, [9; 32], act) else { continue };
                 assert!(back.len() <= ERRAND_MAX + 1024);
-                if !is_lost
-                    && let Heard::Reply(reply) = asker.handle(&back)
-                {
+                if !is_lost && let Heard::Reply(reply) = asker.handle(&back) {
                     assert!(reply.len() <= ERRAND_MAX);
                 }
                 last = back;

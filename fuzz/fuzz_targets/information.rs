@@ -33,7 +33,7 @@ fn frame_of(step: &Step) -> Vec<u8> {
         role: if step.is_switch { Role::Switch } else { Role::Node },
         key: key.public(),
         domains: base::ids::DomainBlock::of(key.id()),
-        name: Name::new("node").unwrap_or_default(),
+        name: Name::new("node"),
         interval_s: step.interval_s,
         incarnation: base::ids::Incarnation(step.incarnation.into()),
         number: step.number.into(),
