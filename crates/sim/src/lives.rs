@@ -70,13 +70,16 @@ impl World<'_> {
                 }
                 CardEvent::MediaFault(drive) => self.disks.report_loss(stage, drive),
                 CardEvent::Refused(loan, refusal) if node != LENDER => stage.refused(node, loan, refusal),
+                CardEvent::Notice(notice) => {
+                    let (watch, mut scene) = stage.scene();
+                    watch.check_notice(&mut scene, node, notice);
+                }
                 // Nothing is withdrawn here.
                 CardEvent::Withdrawn(_)
                 | CardEvent::Ready(_)
                 | CardEvent::Refused(..)
                 | CardEvent::Met(..)
                 | CardEvent::Unusable(..)
-                | CardEvent::Notice(_)
                 | CardEvent::Doubted(_)
                 | CardEvent::Closed { .. } => {}
             }

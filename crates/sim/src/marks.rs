@@ -50,6 +50,8 @@ marks! {
     OneWayCut = "one-way-cut",
     /// A node knew, or believed, that a rail of its own has no carrier.
     CarrierLost = "carrier-lost",
+    /// A rail did not answer, though its node did.
+    RailSilent = "rail-silent",
     /// A medium has failed a request.
     MediumFailed = "medium-failed",
     /// An operator was told that a medium has lost something.

@@ -1,6 +1,7 @@
 //! The stage: the nodes and what they lend each other, time, and the checkers. Whatever a card does it does here, since
 //! each step of it is judged, and it may die of any.
 
+use base::ids::NodeId;
 use base::ledger::Arena;
 use base::{Instant, Random, Rule};
 use core::time::Duration;
@@ -263,7 +264,9 @@ impl<'w> Stage<'w> {
     }
 
     /// It lives.
-    pub(crate) fn card_began(&mut self, node: usize, card: Card<'w>) {
+    pub(crate) fn card_began(&mut self, node: usize, mut card: Card<'w>) {
+        // Somebody whom nobody meets is to be told of rails: so the checkers hear of them, and nothing else changes.
+        card.set_member(NodeId::default(), 0b01);
         let this = &mut self.nodes[node];
         this.switch.disarm();
         self.watch.listen(self.clock.now, node, &card);

@@ -94,6 +94,7 @@ impl Traffic {
         if let Some(identity) = identity {
             identity.delay_answer(&frame, &mut fates, &mut self.network, &mut stage.report.marks);
         }
+        stage.watch.frame_fares(now, &frame, &fates);
         for fate in fates {
             match fate {
                 Fate::Lost => stage.log(Some(node), "lost", rail.into(), 0),

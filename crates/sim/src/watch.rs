@@ -19,6 +19,7 @@ use crate::checkers::ordering::Ordering;
 use crate::checkers::outrun::Outrun;
 use crate::checkers::single_owner::Life;
 use crate::checkers::streams::{StreamId, Streams, committed_truly, granted_truly};
+use crate::checkers::verdicts::Verdicts;
 use crate::guest::SharedMemories;
 use crate::identity::holder_of;
 use crate::loans::Loan;
@@ -44,6 +45,7 @@ pub(crate) struct Watch<'w> {
     ordering: Ordering,
     nonces: Nonces,
     addresses: Addresses,
+    verdicts: Verdicts,
     /// By node.
     ends: Vec<End>,
     /// Rails of those who borrow.
@@ -133,6 +135,7 @@ impl<'w> Watch<'w> {
             ordering: Ordering::default(),
             nonces: Nonces::default(),
             addresses: Addresses::default(),
+            verdicts: Verdicts::default(),
             ends: (0..nodes).map(|_| End { loans: loans(), ..End::default() }).collect(),
             rails,
             has_media,

@@ -14,6 +14,7 @@ pub(crate) mod outrun;
 pub(crate) mod single_owner;
 pub(crate) mod streams;
 pub(crate) mod take_over;
+pub(crate) mod verdicts;
 
 /// What is wrong, if anything.
 pub(crate) type Verdict = Result<(), String>;
@@ -55,6 +56,8 @@ pub mod names {
     pub const TAKE_OVER: &str = "take-over";
     /// Who repeats messages of a life that is over is not refused more often than is useful.
     pub const REFUSALS: &str = "refusals";
+    /// A rail is taken for dead only where something was lost on it.
+    pub const RAILS: &str = "rails";
     /// Data go only where a challenge was answered.
     pub const ADDRESSES: &str = "addresses";
     /// No nonce is used twice.

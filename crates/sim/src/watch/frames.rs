@@ -1,19 +1,24 @@
 //! What the checkers see of frames: who sends them, where they go, and whether they have an effect only if they may.
 
-use base::ids::DomainId;
+use base::Instant;
+use base::ids::{DomainId, RailId};
 use link::frame::{Header, Kind};
 use link::pair::Channel;
-use node::{Address, Card};
+use node::{Address, Card, Notice, NoticeCause};
 
 use super::{Scene, Watch, stream_from};
 use crate::checkers::freshness::{Origin, Peer};
 use crate::checkers::names;
 use crate::loans::Loan;
 use crate::marks::Mark;
-use crate::network::{Frame, Network};
+use crate::network::{Fate, Frame, Network};
 use crate::nodes::Node;
 use crate::spoof::Spoofer;
 use crate::stage::{BORROWER, LENDER};
+
+/// Nanoseconds after which a frame that arrives is late. That is more than any network here takes, and less than after
+/// what time a card asks again.
+const LATE: u64 = 1_000_000;
 
 /// The place of the peer that a sealed frame of this card is for.
 fn place_of(card: &Card<'_>, header: &Header) -> Option<usize> {
@@ -134,6 +139,41 @@ impl Watch<'_> {
             let packet = (to, header.card_generation.0, header.path(), header.packet_number);
             scene.loans.iter_mut().for_each(|lent| lent.take_over.sends(now, packet));
         }
+    }
+
+    /// What becomes of a frame of the network.
+    pub(crate) fn frame_fares(&mut self, now: u64, frame: &Frame, fates: &[Fate]) {
+        let nodes = self.ends.len();
+        for fate in fates {
+            let until = match fate {
+                Fate::Lost => now,
+                Fate::Arrives(after, it) if *after > LATE || it.origin == Origin::Forger => now + after,
+                Fate::Arrives(..) => continue,
+            };
+            // What goes to whoever has repeated something may have been for any of the others.
+            let meant = (0..nodes).filter(|node| frame.to == *node || frame.to >= nodes);
+            meant.for_each(|to| self.verdicts.trouble(until, (frame.by.node, frame.rail), (to, frame.at)));
+        }
+    }
+
+    /// A card tells others of a rail: that it does not answer is true.
+    pub(crate) fn check_notice(&self, scene: &mut Scene<'_, '_>, node: usize, notice: Notice) {
+        let Notice { node: whose, rail, cause: NoticeCause::Silence } = notice else { return };
+        let (now, this) = (scene.now, &scene.nodes[node]);
+        let Some(card) = &this.card else { return };
+        let channels = card.peers().filter_map(|(place, _)| card.channel(place));
+        let at = Instant::from_nanos(now);
+        let ways = channels.flat_map(|it| RailId::ALL.map(|rail| it.rail_status(rail, at))).flatten();
+        let round_trip = ways.filter_map(|(_, status)| status.round_trip).max().unwrap_or_default();
+        let (round_trip, rail) = (round_trip.as_nanos() as u64, (node, rail.get()));
+        let verdict = if whose == this.identity.id() {
+            self.verdicts.says_of_own(now, round_trip, rail, scene.nodes.len())
+        } else {
+            let is_it = |other: &usize| scene.nodes[*other].identity.id() == whose;
+            self.verdicts.says_of_peer(now, round_trip, rail, (0..scene.nodes.len()).filter(is_it))
+        };
+        scene.report.marks.set(Mark::RailSilent);
+        scene.report.judge(names::RAILS, verdict);
     }
 
     /// A sealed frame leaves for the peer in `place`.
