@@ -143,15 +143,16 @@ impl Watch<'_> {
 
     /// What becomes of a frame of the network.
     pub(crate) fn frame_fares(&mut self, now: u64, frame: &Frame, fates: &[Fate]) {
-        let (from, to) = ((frame.by.node, frame.rail), (frame.to, frame.at));
+        let nodes = self.ends.len();
         for fate in fates {
-            match fate {
-                Fate::Lost => self.verdicts.trouble(now, from, to),
-                Fate::Arrives(after, it) if *after > LATE || it.origin == Origin::Forger => {
-                    self.verdicts.trouble(now + after, from, to);
-                }
-                Fate::Arrives(..) => {}
-            }
+            let until = match fate {
+                Fate::Lost => now,
+                Fate::Arrives(after, it) if *after > LATE || it.origin == Origin::Forger => now + after,
+                Fate::Arrives(..) => continue,
+            };
+            // What goes to whoever has repeated something may have been for any of the others.
+            let meant = (0..nodes).filter(|node| frame.to == *node || frame.to >= nodes);
+            meant.for_each(|to| self.verdicts.trouble(until, (frame.by.node, frame.rail), (to, frame.at)));
         }
     }
 
