@@ -235,10 +235,10 @@ fn start_host(host: &Machine, name: &str, rails: [String; 2], lines: &[String]) 
     let text = [state, rails.concat(), loan("nbd", 0), loan("vm", 1)].concat();
     let mut command = host.command(binary().unwrap());
     command.args(["node", "--config"]).arg(switches::write(host, name, &text));
-    let node = host.spawn(name, command).unwrap();
-    for socket in &sockets {
-        poll_until("the drives to be there", START_TIMEOUT, || Ok(socket.exists().then_some(()))).unwrap();
-    }
+    let mut node = host.spawn(name, command).unwrap();
+    // One that lies there need not listen yet.
+    node.wait_line("its drive", START_TIMEOUT, |line| line.starts_with("nbd+unix://")).unwrap();
+    poll_until("the slot to be there", START_TIMEOUT, || Ok(sockets[1].exists().then_some(()))).unwrap();
     (node, sockets)
 }
 

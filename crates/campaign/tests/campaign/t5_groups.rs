@@ -4,7 +4,7 @@
 use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary, status};
 use campaign::gate;
 use campaign::load::{Load, Model};
-use campaign::process::{Process, poll_until, run};
+use campaign::process::{Process, run};
 use campaign::world::{Machine, Mesh};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -83,7 +83,7 @@ fn t5_frames_of_another_group_never_arrive() {
     let socket = a.dir().join("drive.sock");
     let loan = format!("[[loans]]\nline = \"{line}\"\nnbd = \"{}\"\n", socket.display());
     let mut borrower = start_node(a, "guest", 7, &loan);
-    poll_until("the drive to be there", LONG, || Ok(socket.exists().then_some(()))).unwrap();
+    borrower.wait_line("its drive", START_TIMEOUT, |line| line.starts_with("nbd+unix://")).unwrap();
     let load = Load::start(&socket, Model::new(0, 4 * MIB, 1), 8).unwrap();
     load.wait_done(500, LONG).unwrap();
 
