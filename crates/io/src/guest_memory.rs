@@ -81,17 +81,16 @@ pub(crate) struct Known {
 
 impl Known {
     /// Whether process `pid` has the file for itself. That takes a look at all its mappings, of which it may have very
-    /// many: what it comes with beyond [`KNOWN_FILES`] counts as its own, and is reached by messages.
-    pub(crate) fn is_private(&mut self, file: FileKey, pid: i32) -> bool {
+    /// many: `None` for what it comes with beyond [`KNOWN_FILES`].
+    pub(crate) fn is_private(&mut self, file: FileKey, pid: i32) -> Option<bool> {
         if let Some((_, is_private)) = self.files.iter().find(|(known, _)| *known == file) {
-            return *is_private;
+            return Some(*is_private);
         }
-        if self.files.len() >= KNOWN_FILES {
-            return true;
-        }
-        let is_private = file.is_private_to(pid);
-        self.files.push((file, is_private));
-        is_private
+        (self.files.len() < KNOWN_FILES).then(|| {
+            let is_private = file.is_private_to(pid);
+            self.files.push((file, is_private));
+            is_private
+        })
     }
 }
 
@@ -486,7 +485,8 @@ mod tests {
         let is_private =
             |known: &mut Known| files.iter().map(|file| known.is_private(*file, -1)).collect::<Vec<_>>();
         let first = is_private(&mut known);
-        assert_eq!(first.iter().filter(|is_private| !**is_private).count(), KNOWN_FILES);
+        assert_eq!(first.iter().filter(|found| **found == Some(false)).count(), KNOWN_FILES);
+        assert!(first[KNOWN_FILES..].iter().all(Option::is_none));
         assert_eq!((is_private(&mut known), known.files.len()), (first, KNOWN_FILES));
     }
 

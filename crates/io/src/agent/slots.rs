@@ -323,11 +323,12 @@ impl Slots {
                 return vec![ToSlot::Lost];
             }
         };
-        if place.is_unshared(&bytes, &descriptors, function) {
+        let is_unshared = place.is_unshared(&bytes, &descriptors, function);
+        if is_unshared == Some(true) {
             // What lies there is not what the guest sees: the machine has to be asked for that.
             descriptors.clear();
         }
-        if !place.has_room(&descriptors, self.share) {
+        if is_unshared.is_none() || !place.has_room(&descriptors, self.share) {
             // Memory is reached by messages then, and an interrupt is refused.
             descriptors.clear();
             let function = function.to_owned();
@@ -529,20 +530,22 @@ impl Entry {
     }
 
     /// Whether a message maps memory that the client keeps to itself: its guest writes to copies that no other process
-    /// sees. Says so, and also of memory that comes without a descriptor.
-    fn is_unshared(&mut self, bytes: &[u8], descriptors: &[OwnedFd], function: &str) -> bool {
-        let Some(client) = &mut self.client else { return false };
-        let Some((len, is_writable)) = guest_memory::mapped_bytes(bytes) else { return false };
+    /// sees. Says so, and also of memory that comes without a descriptor. `None`: it has come with too many files to
+    /// find out.
+    fn is_unshared(&mut self, bytes: &[u8], descriptors: &[OwnedFd], function: &str) -> Option<bool> {
+        let Some(client) = &mut self.client else { return Some(false) };
+        let Some((len, is_writable)) = guest_memory::mapped_bytes(bytes) else { return Some(false) };
         let is_new = |key: &FileKey| !self.files.contains_key(key);
         let file = descriptors.first().and_then(|descriptor| FileKey::of(descriptor.as_fd())).filter(is_new);
-        let is_private = file.zip(client.pid).is_some_and(|(file, pid)| client.known.is_private(file, pid));
+        let file = file.zip(client.pid);
+        let is_private = file.map_or(Some(false), |(file, pid)| client.known.is_private(file, pid))?;
         let is_large = is_writable && len >= guest_memory::WORTH_SHARING;
         let is_missing = descriptors.is_empty() && self.files.is_empty() && is_large;
         if (is_private || is_missing) && !std::mem::replace(&mut client.warned, true) {
             let (function, pid) = (function.to_owned(), client.pid);
             self.lines.unshared.say(|others| Event::GuestUnshared { function, pid, others }.say());
         }
-        is_private
+        Some(is_private)
     }
 
     /// The last message, with its descriptors if the card does not have them.

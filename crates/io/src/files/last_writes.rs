@@ -1,13 +1,13 @@
-//! When this machine's cards have written to their images last, and whether their last flush is known to have succeeded,
-//! in memory that outlives the node.
+//! When this machine's cards have written to their images last, and whether their last flush is known to have
+//! succeeded, in memory that outlives the node.
 //!
 //! A node that was killed cannot say what its last write was, and the time stamp of an image that somebody copied
 //! something into afterwards looks like that of a write. So a card notes the time before it writes, in a page of a
 //! memory file system: it is still there when the node is started again, and gone with the machine's power. An image
 //! that bears a later time was written by somebody else.
 //!
-//! Linux tells an error of writing back once. Where the whole node was killed when a flush had been told, and nobody had
-//! kept that, the next life's flush would succeed: so a card notes each flush before it begins, and what it came to.
+//! Linux tells an error of writing back once. Where the whole node was killed when a flush had been told, and nobody
+//! had kept that, the next life's flush would succeed: so a card notes each flush before it begins, and what it came to.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};

@@ -364,15 +364,13 @@ impl<'m> Channel<'m> {
         let mut asked = Asked::default();
         for record in records.flatten() {
             match record {
-                Record::Ack { path, generation, delay_us, ranges } => {
-                    // What an older card of ours has sent, this one knows nothing of. One a path and frame: each looks
-                    // at all that is under way there.
-                    if generation == self.config.generation.0
-                        && let Some(path) = PathId::from_number(path).and_then(|id| self.paths.index_of(id))
-                        && asked.acked & (1 << path) == 0
-                    {
-                        asked.answers = true;
-                        asked.acked |= 1 << path;
+                // What an older card of ours has sent, this one knows nothing of.
+                Record::Ack { generation, .. } if generation != self.config.generation.0 => {}
+                Record::Ack { path, delay_us, ranges, .. } => {
+                    // One a path and frame: each looks at all that is under way there.
+                    let path = PathId::from_number(path).and_then(|id| self.paths.index_of(id));
+                    if let Some(path) = path.filter(|path| asked.acked & (1 << path) == 0) {
+                        (asked.answers, asked.acked) = (true, asked.acked | 1 << path);
                         self.handle_ack(now, path, &ranges, Duration::from_micros(u64::from(delay_us)));
                     }
                 }
