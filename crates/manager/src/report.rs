@@ -3,11 +3,13 @@
 use core::fmt;
 
 use base::ids::{Group, LoanGeneration, NodeId};
+use serde::{Deserialize, Serialize};
 
 use crate::model::{Assignment, Block, FunctionKey, Groups, Name, Place, PublicKey, Resource};
 
 /// A report of a node.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Report {
     /// The greatest epoch of a manager that the node has heard of, made durable before this was said. It heeds no older
     /// one any more.
@@ -17,7 +19,8 @@ pub struct Report {
 }
 
 /// What a node says.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Said {
     /// All that it lends, and which list of its slots it has. In answer to each greeting, and now and then.
     Inventory {
@@ -42,7 +45,8 @@ pub enum Said {
 }
 
 /// What the certificate of a node says. Whoever takes reports from the network has checked it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Identity {
     /// Its name.
     pub name: Name,
@@ -55,7 +59,8 @@ pub struct Identity {
 }
 
 /// A function, as its lender has it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Reported {
     /// Its number.
     pub number: u32,
@@ -70,7 +75,8 @@ pub struct Reported {
 }
 
 /// Who has a function, by its lender's table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Holder {
     /// Nobody: windows are revoked, DMA has ended, the function is reset.
     Nobody,
@@ -86,7 +92,8 @@ pub enum Holder {
 }
 
 /// Which list of a node's slots: greater ones are newer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PresetsId {
     /// Of the manager that told it.
     pub epoch: u64,
@@ -96,7 +103,8 @@ pub struct PresetsId {
 
 /// What a lender shall have in its table. One of a generation that is not greater than the one it has changes nothing,
 /// except that one being taken back is now taken by force.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Order {
     /// Of which function.
     pub number: u32,
@@ -109,7 +117,8 @@ pub struct Order {
 }
 
 /// What is in a slot of a borrower.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Preset {
     /// Which slot.
     pub place: Place,

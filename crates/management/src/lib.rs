@@ -1,0 +1,10 @@
+//! The manager's process, and those who speak to it. What it decides is the affair of the core ([`manager`]), which has
+//! no I/O.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
+//! | [`wire`] | what a node and the manager say to each other, on one connection |
+
+pub mod shapes;
+pub mod wire;

@@ -1,0 +1,374 @@
+//! Documents of the HTTP interface. Everything is JSON under `/v1`, with `Authorization: Bearer TOKEN`.
+//!
+//! | method and path | in | out |
+//! |---|---|---|
+//! | `GET /v1` | | [`Fabric`] |
+//! | `GET /v1/nodes`, `/v1/nodes/NAME` | | [`Page`] of [`Node`], [`Node`] |
+//! | `PUT /v1/nodes/NAME/groups` | [`SetGroups`] | [`Changed`] |
+//! | `DELETE /v1/nodes/NAME` | | [`Changed`] |
+//! | `GET /v1/functions`, `/v1/functions/NODE/FUNCTION` | | [`Page`] of [`Function`], [`Function`] |
+//! | `PUT /v1/functions/NODE/FUNCTION/assignment` | [`Assign`] | [`Changed`] |
+//! | `DELETE /v1/functions/NODE/FUNCTION/assignment[?force=true]` | | [`Changed`] |
+//! | `GET /v1/domains`, `/v1/domains/NODE/DOMAIN` | | [`Page`] of [`Domain`], [`Domain`] |
+//! | `GET /v1/loans`, `/v1/loans/NODE/FUNCTION` | | [`Page`] of [`Loan`], [`Loan`] |
+//! | `GET /v1/join-tokens` | | [`Page`] of [`JoinToken`] |
+//! | `POST /v1/join-tokens` | [`MakeJoinToken`] | [`MadeToken`] |
+//! | `DELETE /v1/join-tokens/HASH` | | [`Changed`] |
+//! | `GET /v1/tokens` | | [`Page`] of [`ApiToken`] |
+//! | `POST /v1/tokens` | [`MakeApiToken`] | [`MadeToken`] |
+//! | `DELETE /v1/tokens/NAME` | | [`Changed`] |
+//! | `GET /v1/audit` | | [`Page`] of [`Audit`] |
+//! | `GET /v1/events` | | server-sent events, each an [`Event`] |
+//! | `POST /v1/restore/end[?anyway=true]` | | [`Changed`] |
+//! | `POST /v1/join` (the token is a join token) | [`Join`] | [`Joined`] |
+//! | `GET /v1/agent` (a WebSocket, no token) | | [`crate::wire`] |
+//! | `GET /v1/openapi.json`, `/metrics`, `/healthz` (no token) | | |
+//!
+//! Lists are ordered by name and paged: `?limit=N` ([`LIMIT_MAX`] at most), `?after=NAME`; any field of text filters
+//! by `?FIELD=VALUE`. One document has an `ETag`, and a change with `If-Match` is made only to that version. A change
+//! may carry `Idempotency-Key` (a [`manager::model::RequestId`] as text): the same one again is done once. What goes
+//! wrong is a [`Problem`] (RFC 9457).
+
+use serde::{Deserialize, Serialize};
+
+/// Rows of a page at most.
+pub const LIMIT_MAX: usize = 1000;
+/// Rows of a page if nothing is said.
+pub const LIMIT: usize = 100;
+
+/// A part of a list.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Page<T> {
+    /// Of this document: 1.
+    pub version: u32,
+    /// The rows.
+    pub items: Vec<T>,
+    /// What to say as `after` for the next ones; none: these are the last.
+    pub next: Option<String>,
+}
+
+/// The fabric.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Fabric {
+    /// Of this document: 1.
+    pub version: u32,
+    /// Its id.
+    pub fabric: String,
+    /// The manager's epoch.
+    pub epoch: u64,
+    /// The last durable entry of its log.
+    pub index: u64,
+    /// Nodes that have joined, and how many of them are heard.
+    pub nodes: u64,
+    /// Of these.
+    pub reachable: u64,
+    /// Functions that are known.
+    pub functions: u64,
+    /// A backup was restored, and these nodes were not heard since.
+    pub restoring: Option<Vec<String>>,
+    /// The manager's clock, RFC 3339.
+    pub now: String,
+}
+
+/// A node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub node: String,
+    /// `reachable`, `silent` or `removed`.
+    pub state: String,
+    /// Since when it belongs to the fabric, or does not any more.
+    pub since: String,
+    /// Its domains, BASE/LEN.
+    pub domains: String,
+    /// Which groups it may enter.
+    pub groups: Vec<u16>,
+    /// How many functions it lends.
+    pub functions: u64,
+    /// Its rails, as far as it has said so.
+    pub rails: Vec<Rail>,
+    /// The version of its program, if it was heard.
+    pub program: Option<String>,
+    /// What is wrong with it.
+    pub alarms: Vec<String>,
+}
+
+/// A rail of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Rail {
+    /// Its name.
+    pub name: String,
+    /// `udp` or `ethernet`.
+    pub medium: String,
+    /// Its address.
+    pub address: String,
+    /// Whether its interface has a carrier.
+    pub is_up: bool,
+}
+
+/// What a node lends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Function {
+    /// NODE/FUNCTION.
+    pub name: String,
+    /// Who lends it.
+    pub node: String,
+    /// Its number there.
+    pub number: u32,
+    /// `nvme`, ...
+    pub kind: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Whether it refuses writes.
+    pub read_only: bool,
+    /// Which assignment this is.
+    pub generation: u64,
+    /// `free`, `wanted`, `applied`, `leaving`, `forced` or `ended`.
+    pub state: String,
+    /// In which slot, if in one.
+    pub slot: Option<String>,
+    /// Since when it is so.
+    pub since: Option<String>,
+}
+
+/// A virtual machine of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Domain {
+    /// NODE/DOMAIN.
+    pub name: String,
+    /// Which node has it.
+    pub node: String,
+    /// Its number.
+    pub domain: u32,
+    /// Its slots.
+    pub slots: Vec<Slot>,
+}
+
+/// A slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Slot {
+    /// NODE/DOMAIN/SLOT.
+    pub name: String,
+    /// Its number in the domain.
+    pub slot: u16,
+    /// What is assigned to it.
+    pub function: Option<String>,
+    /// How it is doing, as its node's `status` says; none: the node was not heard.
+    pub state: Option<String>,
+    /// What keeps it from what it is to be.
+    pub trouble: Option<String>,
+}
+
+/// A function that is assigned to a slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Loan {
+    /// NODE/FUNCTION.
+    pub name: String,
+    /// Who lends it.
+    pub lender: String,
+    /// Who borrows it.
+    pub borrower: String,
+    /// NODE/DOMAIN/SLOT, or numbers as long as the node has not said its names.
+    pub slot: String,
+    /// In which group.
+    pub group: u16,
+    /// Which assignment this is.
+    pub generation: u64,
+    /// `wanted`, `applied`, `leaving` or `forced`.
+    pub state: String,
+    /// Since when.
+    pub since: String,
+    /// What becomes of it when the borrower is silent: `hold(SECONDS)` or `remove`.
+    pub on_silence: String,
+}
+
+/// `PUT .../assignment`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Assign {
+    /// DOMAIN/SLOT, where one node only has such a domain, or NODE/DOMAIN/SLOT, or by numbers.
+    pub slot: String,
+    /// In which group; 1 if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u16>,
+    /// `hold(SECONDS)` or `remove`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_silence: Option<String>,
+}
+
+/// `PUT .../groups`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetGroups {
+    /// From then on.
+    pub groups: Vec<u16>,
+}
+
+/// What became of a change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Changed {
+    /// Of this document: 1.
+    pub version: u32,
+    /// `done`: it is so everywhere. `pending`: it is decided, and happens when `waits_for` is heard. `overtaken`:
+    /// somebody has decided something else since.
+    pub progress: String,
+    /// Which lender is waited for.
+    pub waits_for: Option<String>,
+    /// Whether that one is silent.
+    pub is_silent: bool,
+    /// The entry of the log that did it; none: it was so already.
+    pub index: Option<u64>,
+    /// Which assignment it is now, of a function.
+    pub generation: Option<u64>,
+}
+
+/// `POST /v1/join-tokens`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MakeJoinToken {
+    /// For how long it is good; a day if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u64>,
+    /// Which groups its node may enter; 1 if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<u16>>,
+    /// How many domains its node gets; 64 if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domains: Option<u32>,
+}
+
+/// `POST /v1/tokens`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MakeApiToken {
+    /// Its name.
+    pub name: String,
+    /// `administrator`, `operator` or `read-only`.
+    pub role: String,
+}
+
+/// A token that was made: it is told this once.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeToken {
+    /// Of this document: 1.
+    pub version: u32,
+    /// What its user says.
+    pub token: String,
+    /// Its hash, by which it is listed.
+    pub hash: String,
+}
+
+/// A token that a node may join with.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JoinToken {
+    /// Its hash.
+    pub hash: String,
+    /// Until when it is good.
+    pub expires: String,
+    /// Which groups its node may enter.
+    pub groups: Vec<u16>,
+    /// How many domains its node gets.
+    pub domains: u32,
+    /// Who has joined with it.
+    pub used_by: Option<String>,
+}
+
+/// A token for the interface.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ApiToken {
+    /// Its name.
+    pub name: String,
+    /// Its hash.
+    pub hash: String,
+    /// `administrator`, `operator` or `read-only`.
+    pub role: String,
+}
+
+/// A change, from the log.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Audit {
+    /// Its index, as text, so that it pages as names do.
+    pub index: String,
+    /// When.
+    pub at: String,
+    /// Who.
+    pub who: String,
+    /// What.
+    pub what: String,
+    /// The result.
+    pub result: String,
+}
+
+/// Something that has happened, in a node or at the manager.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// When, RFC 3339.
+    pub at: String,
+    /// In which node; none: at the manager.
+    pub node: Option<String>,
+    /// The name of the event.
+    pub name: String,
+    /// Whether people should look.
+    pub is_trouble: bool,
+    /// For people.
+    pub text: String,
+}
+
+/// `POST /v1/join`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Join {
+    /// What the node wants to be called.
+    pub name: String,
+    /// Its public key (X25519), 32 bytes as [`manager::model::PublicKey`] has them as text.
+    pub key: String,
+    /// HMAC-SHA256 of [`join_text`] under the secret that its key and the manager's share: it has that key.
+    pub proof: String,
+    /// Its clock, in milliseconds since 1970.
+    pub now: u64,
+}
+
+/// The bytes of which the proof of a [`Join`] is an HMAC: purpose, the token's hash, name, key.
+pub fn join_text(token: manager::model::TokenHash, name: &str, key: &[u8; 32]) -> Vec<u8> {
+    let mut text = b"causeway join 1".to_vec();
+    text.extend(token.0);
+    text.extend(key);
+    text.extend(name.as_bytes());
+    text
+}
+
+/// The node belongs to the fabric.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Joined {
+    /// Of this document: 1.
+    pub version: u32,
+    /// The fabric's id.
+    pub fabric: String,
+    /// What the node is called.
+    pub name: String,
+    /// Its domains, BASE/LEN.
+    pub domains: String,
+    /// Which groups it may enter.
+    pub groups: Vec<u16>,
+    /// The manager's epoch.
+    pub epoch: u64,
+    /// The manager's public key (X25519).
+    pub manager: String,
+}
+
+/// What went wrong (RFC 9457), as `application/problem+json`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Problem {
+    /// `about:blank`, for the title says which kind it is.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Which kind, a name that stays: `not-found`, `conflict`, `stale`, `forbidden`, `unauthorized`, `malformed`,
+    /// `busy`, `unavailable`, `internal`.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// For people: what happened, to what, and what to do.
+    pub detail: String,
+}
