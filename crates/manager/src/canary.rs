@@ -37,6 +37,12 @@ pub(crate) enum Rule {
     UseOnce,
     /// A list of slots names the entry that it is of.
     NumberPresets,
+    /// A node heeds no older epoch than it has heard of.
+    RefuseOldEpochs,
+    /// A lender refuses a lower generation than it has.
+    RefuseLowerGenerations,
+    /// A lender says what its card acts by.
+    SayActed,
     /// A torn tail is cut.
     CutTorn,
     /// Damage that is no torn tail is an error.

@@ -1,4 +1,4 @@
-//! The manager of a fabric: who may use what. A core without I/O; no command uses it yet.
+//! The manager of a fabric: who may use what. A core without I/O.
 //!
 //! The manager's state is the fold of a log of small changes. What clients ask for becomes an [`entry::Entry`], or
 //! a [`refusal::Refusal`], by [`decide::decide`]; what nodes report becomes one by rules of its own. An entry is made
@@ -12,6 +12,7 @@
 //! | [`command`], [`decide`], [`refusal`] | what is asked for, and what comes of it |
 //! | [`report`] | what nodes and the manager say to each other |
 //! | [`machine`] | what is driven: [`Manager`] |
+//! | [`member`] | the other end: a node that it commands |
 //! | [`log`] | how the log and snapshots lie in files |
 //!
 //! Left out: files, connections, certificates, how tokens are hashed, the interface for clients, and more than one
@@ -23,6 +24,7 @@ pub mod decide;
 pub mod entry;
 pub mod log;
 pub mod machine;
+pub mod member;
 pub mod model;
 mod reconcile;
 pub mod refusal;

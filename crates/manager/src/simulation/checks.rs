@@ -116,7 +116,7 @@ impl Checks {
                 self.expect(is_new, || format!("token {token} is used twice"));
             }
             Change::Reported { id, news } if news.contains(&News::Heard) => {
-                let promised = nodes.iter().find(|node| node.id() == *id).map_or(0, |node| node.epoch);
+                let promised = nodes.iter().find(|node| node.id() == *id).map_or(0, |node| node.kept.epoch);
                 let epoch = self.shadow.epoch();
                 self.expect(promised >= epoch, || {
                     format!("{id} counts as heard in epoch {epoch}, and has promised {promised} only")
@@ -164,6 +164,9 @@ impl Checks {
 
     /// A lender has changed its table.
     pub(super) fn accepted(&mut self, it: &Accepted) {
+        self.expect(it.generation >= it.before, || {
+            format!("the lender of {:?} goes back from {} to {}", it.key, it.before, it.generation)
+        });
         let before = *self.accepted.entry((it.key, it.generation)).or_insert(it.to);
         self.expect(before == it.to, || {
             format!("generation {} of {:?} has {before:?} and {:?}", it.generation, it.key, it.to)
@@ -176,7 +179,7 @@ impl Checks {
         // Nobody uses what a stranger lends.
         let is_lender = |node: &&Node| node.is_member() && self.shadow.joined(node.id()).is_some();
         for node in nodes.iter().filter(is_lender) {
-            for (number, row) in node.kept.rows.iter().filter(|(_, row)| !row.is_old) {
+            for (number, row) in node.kept.rows.iter().filter(|(number, _)| !node.marks[*number].is_old) {
                 let of = match row.holder {
                     Holder::Nobody => continue,
                     Holder::Assigned(of) | Holder::Leaving { from: of, .. } => of,
@@ -207,10 +210,10 @@ impl Checks {
     fn look_at_done(&mut self, asked: &Asked, reply: &crate::machine::Reply, nodes: &[Node]) {
         let Answer::Function { key, generation } = reply.answer else { return };
         let node = nodes.iter().find(|node| node.id() == key.node);
-        let ever = node.and_then(|node| node.kept.rows.get(&key.number)).map_or(0, |row| row.ever);
-        let is_so = !is_done(reply) || ever >= generation.0;
+        let acted = node.and_then(|node| node.marks.get(&key.number)).map_or(0, |mark| mark.acted);
+        let is_so = !is_done(reply) || acted >= generation.0;
         self.expect(is_so, || {
-            format!("{:?} is done at {generation}, and its lender is at {ever}", asked.command)
+            format!("{:?} is done at {generation}, and its lender's card is at {acted}", asked.command)
         });
     }
 

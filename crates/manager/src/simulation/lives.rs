@@ -9,7 +9,7 @@ impl World {
     pub(super) fn forget_strangers(&mut self) {
         for node in &mut self.nodes {
             let is_stranger = self.checks.shadow.joined(node.id()).is_none();
-            node.kept.rows.values_mut().for_each(|row| row.is_old |= is_stranger);
+            node.marks.values_mut().for_each(|mark| mark.is_old |= is_stranger);
         }
     }
 

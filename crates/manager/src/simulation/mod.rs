@@ -56,7 +56,7 @@ fn no_odd_seed_finds_anything() {
 }
 
 /// Each rule, and in how many seeds at most its absence is noticed.
-const CANARIES: [(Rule, u64); 18] = [
+const CANARIES: [(Rule, u64); 21] = [
     (Rule::TellDurable, 200),
     (Rule::AnswerDurable, 200),
     (Rule::RememberRequests, 400),
@@ -73,6 +73,9 @@ const CANARIES: [(Rule, u64); 18] = [
     (Rule::QuarantineDomains, 400),
     (Rule::UseOnce, 400),
     (Rule::NumberPresets, 200),
+    (Rule::RefuseOldEpochs, 400),
+    (Rule::RefuseLowerGenerations, 400),
+    (Rule::SayActed, 400),
     (Rule::CutTorn, 200),
     (Rule::NameDamage, 400),
 ];

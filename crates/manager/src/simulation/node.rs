@@ -1,33 +1,27 @@
-//! A node as the manager sees one: a lender with a table, a borrower with a list of its slots, both durable.
+//! A node as the manager sees one: the product's core ([`Member`]) over a disk and a card of its own.
 
 use std::collections::BTreeMap;
 
+use base::Random;
 use base::ids::{LoanGeneration, NodeId};
 
 use super::setting::FUNCTIONS;
+use crate::member::{Change, Effect, Kept, Member, Row, Told};
 use crate::model::{Assignment, FunctionKey};
-use crate::report::{Holder, Identity, Order, Preset, PresetsId, Report, Reported, Said};
+use crate::report::{Holder, Identity, Preset, Report};
 use crate::testing::{node_id, reported};
 
-/// A row of a lender's table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Row {
-    pub(super) generation: u64,
-    pub(super) holder: Holder,
-    /// The greatest generation that it ever had, also before a copy of the table was put back.
+/// What nobody but the checkers knows of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Mark {
+    /// The greatest generation that the row ever had, also before a copy of the table was put back.
     pub(super) ever: u64,
+    /// The greatest one that the card has acted by.
+    pub(super) acted: u64,
     /// Whether who has it is by an older table: a borrower who was told since does not use it.
     pub(super) is_old: bool,
 }
 
-/// What is durable at a node.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Kept {
-    pub(super) rows: BTreeMap<u32, Row>,
-    pub(super) presets: Option<(PresetsId, Vec<Preset>)>,
-}
-
-#[derive(Debug)]
 pub(super) struct Node {
     pub(super) number: u64,
     /// What its certificate says; `None`: it has not joined yet.
@@ -39,19 +33,15 @@ pub(super) struct Node {
     /// Cut one way.
     pub(super) hears_nothing: bool,
     pub(super) is_unheard: bool,
-    /// The greatest epoch that it has promised to.
-    pub(super) epoch: u64,
+    /// What is durable.
     pub(super) kept: Kept,
+    pub(super) marks: BTreeMap<u32, Mark>,
+    /// The process; none: it has not joined.
+    member: Option<Member>,
+    /// What the card was told and does not act by yet.
+    acts: Vec<(u32, Row)>,
     /// An older copy of its folder.
     pub(super) copy: Option<Kept>,
-}
-
-/// What a manager sends to a node.
-#[derive(Clone, Debug)]
-pub(super) enum Told {
-    Greet { epoch: u64 },
-    Orders { epoch: u64, orders: Vec<Order> },
-    Presets { id: PresetsId, presets: Vec<Preset> },
 }
 
 /// A change of a lender's table, for checkers.
@@ -59,25 +49,40 @@ pub(super) enum Told {
 pub(super) struct Accepted {
     pub(super) key: FunctionKey,
     pub(super) generation: u64,
+    /// The one before.
+    pub(super) before: u64,
     pub(super) to: Option<Assignment>,
+}
+
+/// What goes wrong in a node while it does what it was told.
+pub(super) struct Mishaps<'a> {
+    pub(super) random: &'a mut Random,
+    /// Of a thousand effects, before so many the process dies.
+    pub(super) deaths: u64,
+    /// Of a thousand orders the card takes so many later.
+    pub(super) late: u64,
 }
 
 impl Node {
     pub(super) fn new(number: u64, identity: Option<Identity>) -> Self {
-        let row = Row { generation: 0, holder: Holder::Nobody, ever: 0, is_old: false };
-        let rows = (0..FUNCTIONS).map(|number| (number, row)).collect();
-        Self {
+        let mut node = Self {
             number,
-            identity,
+            identity: None,
             is_removed: false,
             is_up: true,
             session: 1,
             hears_nothing: false,
             is_unheard: false,
-            epoch: 0,
-            kept: Kept { rows, presets: None },
+            kept: Kept::default(),
+            marks: (0..FUNCTIONS).map(|number| (number, Mark::default())).collect(),
+            member: None,
+            acts: Vec::new(),
             copy: None,
+        };
+        if let Some(identity) = identity {
+            node.join(identity);
         }
+        node
     }
 
     pub(super) fn id(&self) -> NodeId {
@@ -88,103 +93,134 @@ impl Node {
         self.identity.is_some() && !self.is_removed
     }
 
-    pub(super) fn inventory(&self) -> Option<Report> {
-        let identity = self.identity.clone()?;
-        let functions = self.kept.rows.keys().map(|number| self.function(*number)).collect();
-        let presets = self.kept.presets.as_ref().map(|(id, _)| *id);
-        Some(self.report(Said::Inventory { identity, functions, presets }))
+    pub(super) fn join(&mut self, identity: Identity) {
+        self.identity = Some(identity);
+        self.begin();
     }
 
-    fn function(&self, number: u32) -> Reported {
-        let row = self.kept.rows[&number];
-        reported(number, row.generation, row.holder)
+    /// A process begins with what is durable.
+    pub(super) fn begin(&mut self) {
+        let Some(identity) = self.identity.clone() else { return };
+        let mut member = Member::new(identity, self.kept.clone());
+        let functions = (0..FUNCTIONS).map(|number| reported(number, 0, Holder::Nobody));
+        member.set_functions(functions.map(|it| (it.number, it.name, it.resource)));
+        for (number, row) in &self.kept.rows {
+            let mark = self.marks.entry(*number).or_default();
+            mark.acted = mark.acted.max(row.generation.0);
+        }
+        (self.member, self.acts) = (Some(member), Vec::new());
     }
 
-    fn report(&self, said: Said) -> Report {
-        Report { epoch: self.epoch, said }
+    pub(super) fn hear(&mut self, told: &Told) {
+        if let Some(member) = &mut self.member {
+            member.handle_told(told);
+        }
     }
 
-    /// What it answers, and what has changed in its table.
-    pub(super) fn hear(&mut self, told: &Told) -> (Vec<Report>, Vec<Accepted>) {
-        match told {
-            Told::Greet { epoch } if *epoch >= self.epoch => {
-                self.epoch = *epoch;
-                (self.inventory().into_iter().collect(), vec![])
+    pub(super) fn say_inventory(&mut self) {
+        if let Some(member) = &mut self.member {
+            member.say_inventory();
+        }
+    }
+
+    /// The card comes to what it was told.
+    pub(super) fn catch_up(&mut self) {
+        if let Some(member) = &mut self.member {
+            for (number, row) in self.acts.drain(..) {
+                let mark = self.marks.entry(number).or_default();
+                mark.acted = mark.acted.max(row.generation.0);
+                member.handle_acted(number, row);
             }
-            Told::Orders { epoch, orders } if *epoch >= self.epoch => {
-                self.epoch = *epoch;
-                let accepted = orders.iter().filter_map(|order| self.obey(*order)).collect();
-                let answers = orders.iter().filter(|order| self.kept.rows.contains_key(&order.number));
-                let answers = answers.map(|order| self.report(Said::Function(self.function(order.number))));
-                (answers.collect(), accepted)
+        }
+    }
+
+    /// Does what is to be done. What it reports, and what has changed in its table.
+    pub(super) fn drive(&mut self, mishaps: &mut Mishaps<'_>) -> (Vec<Report>, Vec<Accepted>) {
+        let (mut reports, mut accepted) = (Vec::new(), Vec::new());
+        while let Some(effect) = self.member.as_mut().and_then(Member::poll_effect) {
+            if mishaps.random.chance(mishaps.deaths) {
+                self.begin();
+                break;
             }
-            Told::Presets { id, presets } if id.epoch >= self.epoch => {
-                self.epoch = id.epoch;
-                if self.kept.presets.as_ref().is_none_or(|(kept, _)| kept < id) {
-                    self.kept.presets = Some((*id, presets.clone()));
+            match effect {
+                Effect::Keep(change) => {
+                    accepted.extend(self.keep(&change));
+                    self.member.iter_mut().for_each(Member::handle_kept);
                 }
-                let kept = self.kept.presets.as_ref().map(|(id, _)| *id);
-                (kept.map(|id| self.report(Said::Presets(id))).into_iter().collect(), vec![])
+                Effect::Act { number, row } => {
+                    // What the card is told later replaces what it was told before.
+                    self.acts.retain(|(other, _)| *other != number);
+                    self.acts.push((number, row));
+                    if !mishaps.random.chance(mishaps.late) {
+                        self.catch_up();
+                    }
+                }
+                Effect::Plug => {}
+                Effect::Say(report) => reports.push(report),
             }
-            _ => (vec![], vec![]),
         }
+        (reports, accepted)
     }
 
-    fn obey(&mut self, order: Order) -> Option<Accepted> {
-        let key = FunctionKey { node: self.id(), number: order.number };
-        let row = self.kept.rows.get_mut(&order.number)?;
-        let generation = order.generation.0;
-        if generation == row.generation
-            && order.force
-            && let Holder::Leaving { .. } = row.holder
-        {
-            row.holder = Holder::Nobody;
-        }
-        if generation <= row.generation {
-            return None;
-        }
-        row.holder = match (order.to, row.holder) {
-            (Some(to), _) => Holder::Assigned(to),
-            (None, Holder::Assigned(from) | Holder::Leaving { from, .. }) if !order.force => {
-                Holder::Leaving { from, forced: false }
-            }
-            (None, _) => Holder::Nobody,
+    fn keep(&mut self, change: &Change) -> Option<Accepted> {
+        let before = self.kept.clone();
+        self.kept.apply(change);
+        let Change::Row { number, row } = change else { return None };
+        let (before, mark) = (before.row(*number).generation.0, self.marks.entry(*number).or_default());
+        let generation = row.generation.0;
+        mark.is_old &= generation < mark.ever || matches!(row.holder, Holder::Leaving { .. });
+        mark.ever = mark.ever.max(generation);
+        let to = match row.holder {
+            Holder::Assigned(to) => Some(to),
+            Holder::Nobody | Holder::Leaving { .. } => None,
         };
-        row.generation = generation;
-        row.is_old &= generation < row.ever || matches!(row.holder, Holder::Leaving { .. });
-        row.ever = row.ever.max(generation);
-        Some(Accepted { key, generation, to: order.to })
+        let key = FunctionKey { node: self.id(), number: *number };
+        Some(Accepted { key, generation, before, to })
     }
 
     /// Whether this borrower still uses the function by an older generation than `generation`.
     pub(super) fn uses(&self, key: FunctionKey, generation: u64) -> bool {
-        let presets = self.kept.presets.iter().flat_map(|(_, presets)| presets);
-        presets.into_iter().any(|preset| preset.function == key && preset.generation.0 < generation)
+        self.kept
+            .presets()
+            .iter()
+            .any(|preset: &Preset| preset.function == key && preset.generation.0 < generation)
     }
 
-    /// The borrower has let go. Returns what it reports.
-    pub(super) fn let_go(&mut self, number: u32) -> Option<Report> {
-        let row = self.kept.rows.get_mut(&number)?;
-        row.holder = Holder::Nobody;
-        Some(self.report(Said::Function(self.function(number))))
+    /// The borrower has let go.
+    pub(super) fn let_go(&mut self, number: u32) {
+        let generation = self.kept.row(number).generation;
+        self.member.iter_mut().for_each(|member| member.handle_let_go(number, generation));
     }
 
     /// The borrower was silent for too long.
-    pub(super) fn hold_over(&self, number: u32) -> Report {
-        let generation = LoanGeneration(self.kept.rows[&number].generation);
-        self.report(Said::HoldOver { number, generation })
+    pub(super) fn hold_over(&mut self, number: u32) {
+        let generation = self.kept.row(number).generation;
+        self.member.iter_mut().for_each(|member| member.handle_hold_over(number, generation));
+    }
+
+    /// Its table has a greater generation than anybody has given it.
+    pub(super) fn lie(&mut self, number: u32, by: u64, forget: bool) {
+        let mut row = self.kept.row(number);
+        row.generation = LoanGeneration(row.generation.0 + by);
+        if forget {
+            row.holder = Holder::Nobody;
+        }
+        self.kept.rows.insert(number, row);
+        let mark = self.marks.entry(number).or_default();
+        mark.ever = mark.ever.max(row.generation.0);
+        self.begin();
     }
 
     /// An older copy of its folder is put back. What it has promised stays: an operator who puts back that, too, and
     /// restores the manager at once, has two histories.
     pub(super) fn go_back(&mut self) {
         let Some(copy) = self.copy.take() else { return };
+        let epoch = self.kept.epoch;
         let now = core::mem::replace(&mut self.kept, copy);
-        for (number, now) in now.rows {
-            if let Some(row) = self.kept.rows.get_mut(&number) {
-                row.is_old = now.is_old || (row.generation, row.holder) != (now.generation, now.holder);
-                row.ever = now.ever;
-            }
+        self.kept.epoch = epoch;
+        for (number, mark) in &mut self.marks {
+            mark.is_old |= self.kept.row(*number) != now.row(*number);
         }
+        self.begin();
     }
 }

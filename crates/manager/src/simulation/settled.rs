@@ -12,13 +12,13 @@ pub(super) fn unsettled(state: &State, nodes: &[Node]) -> Option<String> {
     let members: BTreeMap<_, _> =
         nodes.iter().filter(|node| node.is_member()).map(|node| (node.id(), node)).collect();
     for function in state.functions().filter(|function| members.contains_key(&function.key.node)) {
-        let row = members[&function.key.node].kept.rows[&function.key.number];
+        let row = members[&function.key.node].kept.row(function.key.number);
         let is_same = match (function.loan, row.holder) {
             (Loan::Free, Holder::Nobody) => true,
             (Loan::Applied { to, .. }, Holder::Assigned(has)) => to == has,
             _ => false,
         };
-        if !is_same || row.generation != function.generation.0 {
+        if !is_same || row.generation != function.generation {
             return Some(format!("the manager has {function:?}, and its lender {row:?}"));
         }
     }
@@ -35,6 +35,6 @@ pub(super) fn unsettled(state: &State, nodes: &[Node]) -> Option<String> {
 
 /// What a borrower has in its slots.
 pub(super) fn listed(node: &Node) -> Vec<(FunctionKey, u64)> {
-    let presets = node.kept.presets.iter().flat_map(|(_, presets)| presets);
+    let presets = node.kept.presets().iter();
     presets.map(|preset: &Preset| (preset.function, preset.generation.0)).collect()
 }

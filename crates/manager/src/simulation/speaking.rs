@@ -1,9 +1,17 @@
 //! How nodes hear and are heard.
 
-use super::node::Told;
+use super::node::Mishaps;
 use super::world::{Happening, World};
+use crate::member::Told;
 use crate::model::FunctionKey;
 use crate::report::{Holder, Report};
+
+fn epoch_of(told: &Told) -> u64 {
+    match told {
+        Told::Greet { epoch } | Told::Orders { epoch, .. } => *epoch,
+        Told::Presets { id, .. } => id.epoch,
+    }
+}
 
 impl World {
     pub(super) fn node_hears(&mut self, at: usize, told: &Told) {
@@ -11,10 +19,23 @@ impl World {
         if !node.is_up || node.hears_nothing || !node.is_member() {
             return;
         }
-        let (reports, accepted) = node.hear(told);
+        let (promised, epoch) = (node.kept.epoch, epoch_of(told));
+        node.hear(told);
+        if self.drive_node(at) && epoch < promised {
+            self.checks.fail(|| format!("a node that has promised epoch {promised} has obeyed {epoch}"));
+        }
+    }
+
+    /// A node does what it has to. Whether its table has changed.
+    pub(super) fn drive_node(&mut self, at: usize) -> bool {
+        let rate = |rate| if self.faults.is_on { rate } else { 0 };
+        let (deaths, late) = (rate(5), rate(300));
+        let mut mishaps = Mishaps { random: &mut self.random, deaths, late };
+        let (reports, accepted) = self.nodes[at].drive(&mut mishaps);
         accepted.iter().for_each(|accepted| self.checks.accepted(accepted));
         self.checks.tables(&self.nodes);
         reports.into_iter().for_each(|report| self.report(at, report));
+        !accepted.is_empty()
     }
 
     pub(super) fn report(&mut self, at: usize, report: Report) {
@@ -56,29 +77,31 @@ impl World {
             return;
         }
         let id = self.nodes[at].id();
+        self.nodes[at].catch_up();
+        self.drive_node(at);
         let rows = self.nodes[at].kept.rows.clone();
         for (number, row) in rows {
             let key = FunctionKey { node: id, number };
             match row.holder {
+                Holder::Leaving { forced: true, .. } => self.nodes[at].let_go(number),
                 Holder::Leaving { from, .. } => {
                     let borrower =
                         self.nodes.iter().find(|node| node.id() == from.borrower && node.is_member());
-                    if borrower.is_none_or(|it| it.is_up && !it.uses(key, row.generation)) {
-                        let report = self.nodes[at].let_go(number);
-                        report.into_iter().for_each(|report| self.report(at, report));
+                    if borrower.is_none_or(|it| it.is_up && !it.uses(key, row.generation.0)) {
+                        self.nodes[at].let_go(number);
                     }
                 }
                 Holder::Assigned(to) => {
                     let is_silent = self.nodes.iter().any(|node| node.id() == to.borrower && !node.is_up);
                     if is_silent && self.faults.happens(&mut self.random, 200) {
                         self.counts.hold_overs += 1;
-                        let report = self.nodes[at].hold_over(number);
-                        self.report(at, report);
+                        self.nodes[at].hold_over(number);
                     }
                 }
                 Holder::Nobody => {}
             }
         }
-        self.nodes[at].inventory().into_iter().for_each(|report| self.report(at, report));
+        self.nodes[at].say_inventory();
+        self.drive_node(at);
     }
 }

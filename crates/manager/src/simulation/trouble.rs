@@ -1,7 +1,6 @@
 //! What goes wrong, one thing after the other.
 
 use super::world::{Happening, World};
-use crate::report::Holder;
 
 impl World {
     pub(super) fn trouble(&mut self) {
@@ -17,6 +16,7 @@ impl World {
                 let node = &mut self.nodes[at];
                 node.is_up = !node.is_up;
                 node.session += 1;
+                node.begin();
                 self.counts.reboots += 1;
             }
             2 => {
@@ -43,14 +43,8 @@ impl World {
         let number = self.random.below(3) as u32;
         let by = self.random.range(1000, 1_000_000);
         let node = &mut self.nodes[at];
-        if node.is_member()
-            && let Some(row) = node.kept.rows.get_mut(&number)
-        {
-            row.generation += by;
-            row.ever = row.ever.max(row.generation);
-            if self.random.chance(300) {
-                row.holder = Holder::Nobody;
-            }
+        if node.is_member() {
+            node.lie(number, by, self.random.chance(300));
             self.counts.lies += 1;
         }
     }

@@ -10,11 +10,12 @@ use super::checks::Checks;
 use super::client::{Client, Heard};
 use super::driver::{Disk, Driver};
 use super::faults::Faults;
-use super::node::{Node, Told};
+use super::node::Node;
 use super::setting::{NODES, first_log, load};
 use super::settled::{listed, unsettled};
 use crate::command::Asked;
 use crate::machine::{Effect, Now, Ticket};
+use crate::member::{Kept, Told};
 use crate::model::{FunctionKey, WallTime};
 use crate::report::{Identity, Report};
 use crate::testing::T0;
@@ -296,11 +297,11 @@ impl World {
         }
     }
 
-    fn tables(&self) -> Vec<(super::node::Kept, Vec<(FunctionKey, u64)>)> {
+    fn tables(&self) -> Vec<(Kept, Vec<(FunctionKey, u64)>)> {
         self.nodes.iter().map(|node| (node.kept.clone(), listed(node))).collect()
     }
 
-    fn look_same(&self, before: &[(super::node::Kept, Vec<(FunctionKey, u64)>)]) -> Result<(), String> {
+    fn look_same(&self, before: &[(Kept, Vec<(FunctionKey, u64)>)]) -> Result<(), String> {
         let same = self.nodes.iter().zip(before);
         let same =
             same.into_iter().all(|(node, (kept, list))| node.kept.rows == kept.rows && listed(node) == *list);

@@ -1,0 +1,519 @@
+//! A node that belongs to a fabric, as far as the manager commands it: the table of what it lends, and what is in its
+//! slots. A core without I/O, the same in the product and in the simulation.
+//!
+//! ```text
+//! told ──► decided ──► Keep, durable ──► Act, the card acts by it ──► Say, the manager hears of it
+//! ```
+//!
+//! Effects come in this order, for each function and for the slots. A node that is not told anything goes on by what is
+//! durable; one that dies between two effects begins with that, and is told again.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use base::ids::LoanGeneration;
+use serde::{Deserialize, Serialize};
+
+use crate::canary::{self, Rule};
+use crate::model::{FUNCTIONS_PER_NODE_MAX, Name, Resource};
+use crate::report::{Holder, Identity, Order, Preset, PresetsId, Report, Reported, Said};
+
+/// Effects that wait. Of what is told while there are more, nothing is heeded: the manager tells it again.
+pub const EFFECTS_MAX: usize = 4096;
+
+/// What a manager says to a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// See [`crate::Effect::Greet`].
+    Greet {
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// See [`crate::Effect::TellLender`].
+    Orders {
+        /// Its epoch.
+        epoch: u64,
+        /// What is ordered.
+        orders: Vec<Order>,
+    },
+    /// See [`crate::Effect::TellBorrower`].
+    Presets {
+        /// Which list.
+        id: PresetsId,
+        /// The slots that are not empty.
+        presets: Vec<Preset>,
+    },
+}
+
+/// A row of a lender's table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// Which assignment it is.
+    pub generation: LoanGeneration,
+    /// Who has the function.
+    pub holder: Holder,
+}
+
+impl Row {
+    /// Nothing was ever told of the function: lines open it.
+    pub const UNMANAGED: Self = Self { generation: LoanGeneration(0), holder: Holder::Nobody };
+}
+
+/// What is durable at a node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Kept {
+    /// The greatest epoch of a manager that it has heard of.
+    pub epoch: u64,
+    /// Its table, by the function's number.
+    pub rows: BTreeMap<u32, Row>,
+    /// What is in its slots.
+    pub presets: Option<(PresetsId, Vec<Preset>)>,
+}
+
+impl Kept {
+    /// The row of a function.
+    pub fn row(&self, number: u32) -> Row {
+        self.rows.get(&number).copied().unwrap_or(Row::UNMANAGED)
+    }
+
+    /// What is in its slots.
+    pub fn presets(&self) -> &[Preset] {
+        self.presets.as_ref().map_or(&[], |(_, presets)| presets)
+    }
+
+    /// The change was made.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Epoch(epoch) => self.epoch = *epoch,
+            Change::Row { number, row } => drop(self.rows.insert(*number, *row)),
+            Change::Presets { id, presets } => self.presets = Some((*id, presets.clone())),
+        }
+    }
+}
+
+/// A change of what is durable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// The epoch.
+    Epoch(u64),
+    /// A row.
+    Row {
+        /// Of which function.
+        number: u32,
+        /// What it is now.
+        row: Row,
+    },
+    /// The list of slots.
+    Presets {
+        /// Which list.
+        id: PresetsId,
+        /// The slots that are not empty.
+        presets: Vec<Preset>,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Make this durable, and say so by [`Member::handle_kept`]: there is no other effect before. If it fails, begin
+    /// anew with what is durable.
+    Keep(Change),
+    /// The card shall act by this row, and [`Member::handle_acted`] is told when it does.
+    Act {
+        /// Of which function.
+        number: u32,
+        /// The row.
+        row: Row,
+    },
+    /// These slots shall be as [`Member::kept`] says now, and all others empty that a manager has filled.
+    Plug,
+    /// Say this to the manager. It may get lost.
+    Say(Report),
+}
+
+enum Step {
+    Keep(Change),
+    Act(u32),
+    Plug,
+    Say(What),
+}
+
+enum What {
+    Inventory,
+    Function(u32),
+    Presets,
+    HoldOver(u32),
+}
+
+/// A node that belongs to a fabric.
+pub struct Member {
+    identity: Identity,
+    functions: BTreeMap<u32, (Name, Resource)>,
+    durable: Kept,
+    /// What is durable when all steps are done.
+    decided: Kept,
+    /// By which rows the card acts.
+    acting: BTreeMap<u32, Row>,
+    /// Functions whose borrower was silent for too long, by this generation.
+    over: BTreeMap<u32, LoanGeneration>,
+    steps: VecDeque<Step>,
+    is_keeping: bool,
+}
+
+impl Member {
+    /// One that begins with what is durable, by which its card acts from the start.
+    pub fn new(identity: Identity, kept: Kept) -> Self {
+        Self {
+            identity,
+            functions: BTreeMap::new(),
+            acting: kept.rows.clone(),
+            decided: kept.clone(),
+            durable: kept,
+            over: BTreeMap::new(),
+            steps: VecDeque::new(),
+            is_keeping: false,
+        }
+    }
+
+    /// What is durable.
+    pub fn kept(&self) -> &Kept {
+        &self.durable
+    }
+
+    /// Who it is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// This is what it lends from now on: the first [`FUNCTIONS_PER_NODE_MAX`] of them. Rows of what it lends no more
+    /// stay, for it may lend it again.
+    pub fn set_functions(&mut self, functions: impl IntoIterator<Item = (u32, Name, Resource)>) {
+        let functions = functions.into_iter().take(FUNCTIONS_PER_NODE_MAX);
+        let functions: BTreeMap<_, _> = functions.map(|(number, name, it)| (number, (name, it))).collect();
+        if functions != self.functions {
+            self.functions = functions;
+            self.say_inventory();
+        }
+    }
+
+    /// Says all that it has, when there is a reason to think that the manager may not know it.
+    pub fn say_inventory(&mut self) {
+        self.push([Step::Say(What::Inventory)]);
+        let over: Vec<u32> = self.over.keys().copied().collect();
+        self.push(over.into_iter().map(|number| Step::Say(What::HoldOver(number))));
+    }
+
+    /// A manager says something.
+    pub fn handle_told(&mut self, told: &Told) {
+        let epoch = match told {
+            Told::Greet { epoch } | Told::Orders { epoch, .. } => *epoch,
+            Told::Presets { id, .. } => id.epoch,
+        };
+        let is_old = epoch < self.decided.epoch && !canary::is_off(Rule::RefuseOldEpochs);
+        if is_old || self.steps.len() >= EFFECTS_MAX {
+            return;
+        }
+        if epoch > self.decided.epoch {
+            self.keep(Change::Epoch(epoch));
+        }
+        match told {
+            Told::Greet { .. } => self.say_inventory(),
+            Told::Orders { orders, .. } => orders.iter().for_each(|order| self.obey(*order)),
+            Told::Presets { id, presets } => {
+                if self.decided.presets.as_ref().is_none_or(|(kept, _)| kept < id) {
+                    self.keep(Change::Presets { id: *id, presets: presets.clone() });
+                    self.push([Step::Plug]);
+                }
+                self.push([Step::Say(What::Presets)]);
+            }
+        }
+    }
+
+    /// What was to be kept is durable.
+    pub fn handle_kept(&mut self) {
+        if core::mem::take(&mut self.is_keeping)
+            && let Some(Step::Keep(change)) = self.steps.pop_front()
+        {
+            self.durable.apply(&change);
+        }
+    }
+
+    /// The card acts by this row of a function.
+    pub fn handle_acted(&mut self, number: u32, row: Row) {
+        if self.acting.insert(number, row) != Some(row) {
+            self.push([Step::Say(What::Function(number))]);
+        }
+    }
+
+    /// Nobody has the function any more that was to be taken back by this generation: windows are revoked, DMA has
+    /// ended, the function is reset.
+    pub fn handle_let_go(&mut self, number: u32, generation: LoanGeneration) {
+        let row = self.decided.row(number);
+        if row.generation == generation && matches!(row.holder, Holder::Leaving { .. }) {
+            self.set_row(number, Row { generation, holder: Holder::Nobody });
+        }
+    }
+
+    /// The borrower of a function was silent for longer than it is held.
+    pub fn handle_hold_over(&mut self, number: u32, generation: LoanGeneration) {
+        let row = self.decided.row(number);
+        if row.generation == generation && matches!(row.holder, Holder::Assigned(_)) {
+            self.over.insert(number, generation);
+            self.push([Step::Say(What::HoldOver(number))]);
+        }
+    }
+
+    /// The borrower is heard again, before the manager has decided anything.
+    pub fn handle_heard(&mut self, number: u32) {
+        self.over.remove(&number);
+    }
+
+    /// What is to be done next: to be called until there is nothing, after each `handle_*`.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        loop {
+            if self.is_keeping {
+                return None;
+            }
+            match self.steps.front()? {
+                Step::Keep(change) => {
+                    self.is_keeping = true;
+                    return Some(Effect::Keep(change.clone()));
+                }
+                Step::Act(number) => {
+                    let (number, row) = (*number, self.durable.row(*number));
+                    self.steps.pop_front();
+                    return Some(Effect::Act { number, row });
+                }
+                Step::Plug => {
+                    self.steps.pop_front();
+                    return Some(Effect::Plug);
+                }
+                Step::Say(what) => {
+                    let said = self.said(what);
+                    self.steps.pop_front();
+                    if let Some(said) = said {
+                        return Some(Effect::Say(Report { epoch: self.durable.epoch, said }));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A lower generation is refused, an equal one changes nothing but that a function which is being taken back is now
+    /// taken by force.
+    fn obey(&mut self, order: Order) {
+        let Order { number, generation, to, force } = order;
+        if !self.functions.contains_key(&number) {
+            return;
+        }
+        let row = self.decided.row(number);
+        let holder = match row.holder {
+            _ if generation < row.generation && !canary::is_off(Rule::RefuseLowerGenerations) => None,
+            Holder::Leaving { from, forced: false } if generation == row.generation && force => {
+                Some(Holder::Leaving { from, forced: true })
+            }
+            _ if generation <= row.generation && !canary::is_off(Rule::RefuseLowerGenerations) => None,
+            holder => Some(match (to, holder) {
+                (Some(to), _) => Holder::Assigned(to),
+                (None, Holder::Assigned(from)) => Holder::Leaving { from, forced: force },
+                (None, Holder::Leaving { from, forced }) => Holder::Leaving { from, forced: forced || force },
+                (None, Holder::Nobody) => Holder::Nobody,
+            }),
+        };
+        match holder {
+            Some(holder) => self.set_row(number, Row { generation, holder }),
+            None => self.push([Step::Say(What::Function(number))]),
+        }
+    }
+
+    fn set_row(&mut self, number: u32, row: Row) {
+        self.over.remove(&number);
+        self.keep(Change::Row { number, row });
+        self.push([Step::Act(number)]);
+    }
+
+    fn keep(&mut self, change: Change) {
+        self.decided.apply(&change);
+        self.push([Step::Keep(change)]);
+    }
+
+    fn push(&mut self, steps: impl IntoIterator<Item = Step>) {
+        self.steps.extend(steps);
+    }
+
+    fn said(&self, what: &What) -> Option<Said> {
+        match what {
+            What::Inventory => {
+                let functions = self.functions.keys().filter_map(|number| self.reported(*number)).collect();
+                let presets = self.durable.presets.as_ref().map(|(id, _)| *id);
+                Some(Said::Inventory { identity: self.identity.clone(), functions, presets })
+            }
+            What::Function(number) => self.reported(*number).map(Said::Function),
+            What::Presets => self.durable.presets.as_ref().map(|(id, _)| Said::Presets(*id)),
+            What::HoldOver(number) => {
+                let generation = *self.over.get(number)?;
+                Some(Said::HoldOver { number: *number, generation })
+            }
+        }
+    }
+
+    /// A function as the card acts by it: what is durable only may still be refused to nobody.
+    fn reported(&self, number: u32) -> Option<Reported> {
+        let (name, resource) = self.functions.get(&number)?.clone();
+        let row = if canary::is_off(Rule::SayActed) {
+            self.decided.row(number)
+        } else {
+            self.acting.get(&number).copied().unwrap_or(Row::UNMANAGED)
+        };
+        Some(Reported { number, name, resource, generation: row.generation, holder: row.holder })
+    }
+
+    /// Numbers of functions that it lends.
+    pub fn functions(&self) -> BTreeSet<u32> {
+        self.functions.keys().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Assignment, OnSilence, Place};
+    use crate::testing::{fabric, identity, node_id, reported};
+    use base::ids::{DomainId, Group};
+
+    fn assignment(node: u64, slot: u16) -> Assignment {
+        let place = Place { domain: DomainId(33), slot };
+        Assignment { borrower: node_id(node), place, group: Group::DEFAULT, on_silence: OnSilence::default() }
+    }
+
+    fn member() -> Member {
+        let mut member = Member::new(identity(&fabric(), 1), Kept::default());
+        let Reported { name, resource, .. } = reported(0, 0, Holder::Nobody);
+        member.set_functions([(0, name, resource)]);
+        while member.poll_effect().is_some() {}
+        member
+    }
+
+    fn order(generation: u64, to: bool, force: bool) -> Told {
+        let order = Order {
+            number: 0,
+            generation: LoanGeneration(generation),
+            to: to.then(|| assignment(2, 0)),
+            force,
+        };
+        Told::Orders { epoch: 1, orders: vec![order] }
+    }
+
+    /// Does what is to be done, but for what `stop` says.
+    fn drive(member: &mut Member, acts: bool) -> Vec<Effect> {
+        let mut done = Vec::new();
+        while let Some(effect) = member.poll_effect() {
+            match &effect {
+                Effect::Keep(_) => member.handle_kept(),
+                Effect::Act { number, row } if acts => member.handle_acted(*number, *row),
+                _ => {}
+            }
+            done.push(effect);
+        }
+        done
+    }
+
+    fn generations(effects: &[Effect]) -> Vec<u64> {
+        let said = |effect: &Effect| match effect {
+            Effect::Say(Report { said: Said::Function(it), .. }) => Some(it.generation.0),
+            _ => None,
+        };
+        effects.iter().filter_map(said).collect()
+    }
+
+    #[test]
+    fn nothing_is_done_before_it_is_durable_nor_said_before_it_is_done() {
+        let mut member = member();
+        member.handle_told(&order(5, true, false));
+        assert_eq!(member.poll_effect(), Some(Effect::Keep(Change::Epoch(1))));
+        assert_eq!(member.poll_effect(), None, "what follows waits");
+        member.handle_kept();
+        assert!(matches!(member.poll_effect(), Some(Effect::Keep(Change::Row { number: 0, .. }))));
+        assert_eq!((member.kept().row(0), member.poll_effect()), (Row::UNMANAGED, None));
+        member.handle_kept();
+        let acts = drive(&mut member, false);
+        assert!(matches!(acts[..], [Effect::Act { number: 0, .. }]), "{acts:?}");
+        // Asked meanwhile it says what the card does.
+        member.handle_told(&order(5, true, false));
+        assert_eq!(generations(&drive(&mut member, false)), [0]);
+        member.handle_acted(0, member.kept().row(0));
+        assert_eq!(generations(&drive(&mut member, false)), [5]);
+    }
+
+    #[test]
+    fn lower_generations_and_older_epochs_change_nothing() {
+        let mut member = member();
+        member.handle_told(&order(5, true, false));
+        drive(&mut member, true);
+        let before = member.kept().clone();
+        member.handle_told(&order(4, false, true));
+        member.handle_told(&order(5, false, true));
+        assert_eq!(generations(&drive(&mut member, true)), [5, 5]);
+        member.handle_told(&Told::Greet { epoch: 9 });
+        drive(&mut member, true);
+        member.handle_told(&order(6, false, true));
+        assert_eq!(drive(&mut member, true), []);
+        assert_eq!((member.kept().row(0), member.kept().epoch), (before.row(0), 9));
+    }
+
+    #[test]
+    fn what_is_taken_back_is_free_when_it_was_let_go_of() {
+        let mut member = member();
+        member.handle_told(&order(5, true, false));
+        member.handle_told(&order(6, false, false));
+        drive(&mut member, true);
+        let leaving = |forced| Holder::Leaving { from: assignment(2, 0), forced };
+        assert_eq!(member.kept().row(0).holder, leaving(false));
+        member.handle_told(&order(6, false, true));
+        drive(&mut member, true);
+        assert_eq!(member.kept().row(0).holder, leaving(true));
+        member.handle_let_go(0, LoanGeneration(5));
+        assert_eq!(drive(&mut member, true), [], "that is past");
+        member.handle_let_go(0, LoanGeneration(6));
+        let done = drive(&mut member, true);
+        assert_eq!((member.kept().row(0).holder, generations(&done)), (Holder::Nobody, vec![6]));
+    }
+
+    #[test]
+    fn a_list_of_slots_is_followed_by_newer_ones_only() {
+        let mut member = member();
+        let list = |index| Told::Presets { id: PresetsId { epoch: 1, index }, presets: vec![] };
+        member.handle_told(&list(7));
+        let done = drive(&mut member, true);
+        assert!(done.contains(&Effect::Plug), "{done:?}");
+        member.handle_told(&list(6));
+        let done = drive(&mut member, true);
+        let said = Said::Presets(PresetsId { epoch: 1, index: 7 });
+        assert_eq!(done, [Effect::Say(Report { epoch: 1, said })]);
+    }
+
+    #[test]
+    fn who_was_silent_for_too_long_is_named_until_something_is_decided() {
+        let mut member = member();
+        member.handle_told(&order(5, true, false));
+        drive(&mut member, true);
+        member.handle_hold_over(0, LoanGeneration(4));
+        assert_eq!(drive(&mut member, true), []);
+        let is_over =
+            |effect: &Effect| matches!(effect, Effect::Say(it) if matches!(it.said, Said::HoldOver { .. }));
+        member.handle_hold_over(0, LoanGeneration(5));
+        assert!(drive(&mut member, true).iter().any(is_over));
+        member.handle_told(&Told::Greet { epoch: 2 });
+        assert!(drive(&mut member, true).iter().any(is_over));
+        let taken = Told::Orders {
+            epoch: 2,
+            orders: match order(6, false, true) {
+                Told::Orders { orders, .. } => orders,
+                _ => vec![],
+            },
+        };
+        member.handle_told(&taken);
+        member.handle_told(&Told::Greet { epoch: 2 });
+        assert!(!drive(&mut member, true).iter().any(is_over));
+    }
+}
