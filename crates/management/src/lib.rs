@@ -3,8 +3,10 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`keys`] | proofs of who has which key, and tokens |
 //! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
 
+pub mod keys;
 pub mod shapes;
 pub mod wire;
