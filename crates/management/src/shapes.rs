@@ -21,6 +21,7 @@
 //! | `GET /v1/events` | | server-sent events, each an [`Event`] |
 //! | `POST /v1/restore/end[?anyway=true]` | | [`Changed`] |
 //! | `POST /v1/join` (the token is a join token) | [`Join`] | [`Joined`] |
+//! | `GET /v1/manager-key` (no token) | | the manager's public key (X25519), a text |
 //! | `GET /v1/agent` (a WebSocket, no token) | | [`crate::wire`] |
 //! | `GET /v1/openapi.json`, `/metrics`, `/healthz` (no token) | | |
 //!
@@ -322,9 +323,9 @@ pub struct Event {
 pub struct Join {
     /// What the node wants to be called.
     pub name: String,
-    /// Its public key (X25519), 32 bytes as [`manager::model::PublicKey`] has them as text.
+    /// Its public key (X25519), as [`manager::model::PublicKey`] has it as text.
     pub key: String,
-    /// HMAC-SHA256 of [`join_text`] under the secret that its key and the manager's share: it has that key.
+    /// HMAC-SHA256 of [`join_text`] under the secret that its key and the manager's share: it has that key. Base 32, as the key.
     pub proof: String,
     /// Its clock, in milliseconds since 1970.
     pub now: u64,
