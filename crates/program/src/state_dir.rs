@@ -18,7 +18,9 @@
 pub mod drive;
 mod file;
 pub mod medium;
+pub mod membership;
 pub mod partitions;
+mod places;
 pub mod slot;
 
 use std::collections::BTreeSet;

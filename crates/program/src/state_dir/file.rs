@@ -106,7 +106,7 @@ fn checked_value<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, &'static st
     let text = std::str::from_utf8(bytes).map_err(|_| "it is not text")?;
     let line =
         text.strip_suffix('\n').ok_or(if text.is_empty() { "it is empty" } else { "its end is missing" })?;
-    let (value, found) = line.split_once(' ').ok_or("its checksum is missing")?;
+    let (value, found) = line.rsplit_once(' ').ok_or("its checksum is missing")?;
     match found == format!("{:08x}", check(name, value)) {
         true => Ok(value),
         false => Err("its checksum does not match"),

@@ -1,0 +1,192 @@
+//! To which fabric a node belongs, and what its manager has told it last.
+//!
+//! | file | what |
+//! |---|---|
+//! | `fabric` | name, domains and groups of the node, its managers and their authority |
+//! | `managed.epoch` | the greatest epoch of a manager that the node has heard of |
+//! | `managed.FUNCTION` | the row of a function, by its number |
+//! | `managed.slots` | what is in the node's slots |
+
+use std::collections::BTreeMap;
+
+use ::manager::member::{Change, Kept, Row};
+use ::manager::model::{Block, FabricId, Groups, Name, PublicKey};
+use ::manager::report::{Identity, Preset, PresetsId};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::file::{Named, read_long_value, write_value};
+use super::{StateDir, StateError};
+
+const FABRIC: &str = "fabric";
+const EPOCH: &str = "managed.epoch";
+const SLOTS: &str = "managed.slots";
+const ROW_PREFIX: &str = "managed.";
+/// A list of 80 slots and a certificate take less.
+const BYTES_MAX: u64 = 256 << 10;
+
+/// To which fabric a node belongs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Membership {
+    /// Which one.
+    pub fabric: FabricId,
+    /// What the node is called there.
+    pub name: Name,
+    /// Its domains.
+    pub block: Block,
+    /// Which groups it may enter.
+    pub groups: Groups,
+    /// URLs of the managers.
+    pub urls: Vec<String>,
+    /// The certificate that theirs lead to, PEM.
+    pub authority: String,
+    /// The manager's public key.
+    pub manager: PublicKey,
+}
+
+impl Membership {
+    /// What the node says of itself to the manager.
+    pub fn identity(&self, key: PublicKey) -> Identity {
+        Identity { name: self.name.clone(), key, block: self.block, groups: self.groups.clone() }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Slots {
+    id: PresetsId,
+    presets: Vec<Preset>,
+}
+
+impl StateDir {
+    /// To which fabric the node belongs, if to one.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn membership(&self) -> Result<Option<Membership>, StateError> {
+        self.read_json(FABRIC, "it does not say to which fabric the node belongs, as this version knows it")
+    }
+
+    /// It belongs to this one from now on; what managers of another one have told it is forgotten.
+    ///
+    /// # Errors
+    /// The system said no.
+    pub fn set_membership(&self, membership: &Membership) -> Result<(), StateError> {
+        if self.membership()?.is_none_or(|before| before.fabric != membership.fabric) {
+            for name in self.names(ROW_PREFIX)? {
+                self.remove(&name)?;
+            }
+        }
+        self.write_json(FABRIC, membership)
+    }
+
+    /// What managers have told the node, as is durable.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is damaged.
+    pub fn managed(&self) -> Result<Kept, StateError> {
+        let damaged = "it does not say what this version knows of managers";
+        let epoch = self.read_json(EPOCH, damaged)?.unwrap_or_default();
+        let slots: Option<Slots> = self.read_json(SLOTS, damaged)?;
+        let mut rows = BTreeMap::new();
+        for name in self.names(ROW_PREFIX)? {
+            if let Ok(number) = name[ROW_PREFIX.len()..].parse::<u32>() {
+                let row: Option<Row> = self.read_json(&name, damaged)?;
+                rows.extend(row.map(|row| (number, row)));
+            }
+        }
+        Ok(Kept { epoch, rows, presets: slots.map(|slots| (slots.id, slots.presets)) })
+    }
+
+    /// Makes a change of that durable.
+    ///
+    /// # Errors
+    /// The system said no; what was kept still is, but for [`StateError::Unsettled`].
+    pub fn keep_managed(&self, change: &Change) -> Result<(), StateError> {
+        match change {
+            Change::Epoch(epoch) => self.write_json(EPOCH, epoch),
+            Change::Row { number, row } => self.write_json(&format!("{ROW_PREFIX}{number}"), row),
+            Change::Presets { id, presets } => {
+                self.write_json(SLOTS, &Slots { id: *id, presets: presets.clone() })
+            }
+        }
+    }
+
+    fn read_json<T: DeserializeOwned>(&self, name: &str, why: &'static str) -> Result<Option<T>, StateError> {
+        let Some(Named { file, value }) = read_long_value(&self.path, name, BYTES_MAX)? else {
+            return Ok(None);
+        };
+        serde_json::from_str(&value).map(Some).map_err(|_| StateError::Damaged { file, why })
+    }
+
+    /// No value has a line break in it, for JSON escapes it.
+    fn write_json<T: Serialize>(&self, name: &str, what: &T) -> Result<(), StateError> {
+        let text = serde_json::to_string(what).expect("plain structs with names as keys serialise");
+        write_value(&self.path, name, &text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::manager::model::{Assignment, OnSilence, Place};
+    use ::manager::report::Holder;
+    use base::ids::{DomainId, Group, LoanGeneration, NodeId};
+
+    use super::*;
+
+    fn membership(fabric: u8) -> Membership {
+        Membership {
+            fabric: FabricId([fabric; 16]),
+            name: "store".parse().unwrap(),
+            block: Block::new(64, 64).unwrap(),
+            groups: Groups::default(),
+            urls: vec!["https://[::1]:7443".to_owned()],
+            authority: "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n".to_owned(),
+            manager: PublicKey([3; 32]),
+        }
+    }
+
+    #[test]
+    fn what_a_manager_has_told_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        assert_eq!((state.membership().unwrap(), state.managed().unwrap()), (None, Kept::default()));
+        state.set_membership(&membership(1)).unwrap();
+        assert_eq!(state.membership().unwrap(), Some(membership(1)));
+        let to = Assignment {
+            borrower: NodeId([7; 20]),
+            place: Place { domain: DomainId(65), slot: 3 },
+            group: Group::DEFAULT,
+            on_silence: OnSilence::default(),
+        };
+        let row = Row { generation: LoanGeneration(u64::MAX), holder: Holder::Leaving { from: to, forced: true } };
+        let id = PresetsId { epoch: 4, index: 9 };
+        let changes = [
+            Change::Epoch(4),
+            Change::Row { number: u32::MAX, row },
+            Change::Presets { id, presets: vec![] },
+        ];
+        let mut kept = Kept::default();
+        for change in &changes {
+            state.keep_managed(change).unwrap();
+            kept.apply(change);
+        }
+        assert_eq!(state.managed().unwrap(), kept);
+        // The same fabric keeps it, another one knows nothing of it.
+        state.set_membership(&membership(1)).unwrap();
+        assert_eq!(state.managed().unwrap(), kept);
+        state.set_membership(&membership(2)).unwrap();
+        assert_eq!(state.managed().unwrap(), Kept::default());
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        state.keep_managed(&Change::Epoch(4)).unwrap();
+        let file = state.path().join(EPOCH);
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replace('4', "5")).unwrap();
+        assert!(state.managed().unwrap_err().to_string().contains(EPOCH));
+    }
+}
