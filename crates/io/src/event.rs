@@ -461,6 +461,14 @@ events! {
     Warning "slot-undecided" SlotUndecided { slot: String } [error: String]
     => "a function that could not be attached may be at the next start: {error}"
 
+    /// The manager of the fabric has assigned a function to it.
+    Info "slot-assigned" SlotAssigned { slot: String, function: String, generation: u64 }
+    => "the manager has assigned {function} to it, by generation {generation}"
+
+    /// The manager has taken it back.
+    Info "slot-unassigned" SlotUnassigned { slot: String, function: String }
+    => "the manager has taken {function} back"
+
     /// The function of a slot cannot be had.
     Warning "slot-refused" SlotRefused { slot: String } [why: String] => "{why}"
 

@@ -8,6 +8,7 @@
 //! The binary, in `crates/causeway`, joins its commands with those of the laboratory, `crates/lab`. Nothing here knows
 //! of either.
 
+pub mod assigned;
 pub mod cli;
 pub mod config;
 pub mod control;

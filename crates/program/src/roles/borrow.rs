@@ -8,12 +8,13 @@ use io::address::Addresses;
 use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
 use super::{lend, serve, socket};
-use node::{LoanConfig, Refusal, Secret};
+use node::{FunctionId, LoanConfig, Refusal, Secret, Title};
 
+use crate::assigned::Assigned;
 use crate::cli::SocketAccess;
 use crate::config::{Loan, LoanEdge};
 use crate::exit::Failure;
-use crate::line::Line;
+use crate::line::{FunctionName, Line};
 
 /// A loan that this node is to take.
 pub struct Wanted {
@@ -34,6 +35,53 @@ impl Wanted {
             LoanEdge::Nbd { .. } => 0,
         };
         Self { line, edge, io_timeout, machine }
+    }
+}
+
+/// What gives this node a function.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// Its line.
+    Line(Box<Line>),
+    /// A manager has assigned it to a slot of this node.
+    Assigned(Box<Assigned>),
+}
+
+impl From<&Line> for Claim {
+    fn from(line: &Line) -> Self {
+        Self::Line(Box::new(line.clone()))
+    }
+}
+
+impl Claim {
+    /// How its lender calls the function.
+    pub(super) fn function(&self) -> &FunctionName {
+        match self {
+            Self::Line(line) => line.function(),
+            Self::Assigned(assigned) => &assigned.function,
+        }
+    }
+
+    /// How nodes name it.
+    pub(super) fn function_id(&self) -> FunctionId {
+        match self {
+            Self::Line(line) => lend::function_id(line.secret().reveal()),
+            Self::Assigned(assigned) => assigned.number,
+        }
+    }
+
+    /// The loan of it, for whoever uses it.
+    pub(super) fn loan(&self, edge: Edge, io_timeout: Duration) -> LoanSpec {
+        match self {
+            Self::Line(line) => with_edge(line, edge, io_timeout),
+            Self::Assigned(assigned) => {
+                let Assigned { generation, slot, number, group, lender, addresses, .. } = **assigned;
+                let end = LoanEnd::Borrow { lender, peers: addresses, edge, io_timeout };
+                let config = LoanConfig::by(Title::Entry { generation, slot }, number, end);
+                let function = assigned.function.as_str().to_owned();
+                LoanSpec { function, config: LoanConfig { group, ..config } }
+            }
+        }
     }
 }
 

@@ -1,8 +1,9 @@
-//! What is attached to a slot: a file `slot.DOMAIN.SLOT`, `GENERATION,LINE`, with `-` for nothing and `=` for what the
-//! node's file says.
+//! What is attached to a slot: a file `slot.DOMAIN.SLOT`, `GENERATION,WHAT`: a line, a function that a manager has
+//! assigned ([`crate::assigned`]), `-` for nothing, `=` for what the node's file says.
 
 use super::file::{Named, read_value, write_value};
 use super::{StateDir, StateError};
+use crate::assigned::{self, Assigned};
 use crate::cli::SlotName;
 use crate::line::Line;
 
@@ -24,6 +25,8 @@ pub enum Attached {
     Nothing,
     /// The function of this line.
     Line(Box<Line>),
+    /// The function that a manager has assigned to the slot.
+    Assigned(Box<Assigned>),
 }
 
 impl StateDir {
@@ -37,11 +40,12 @@ impl StateDir {
             let attached = match line {
                 "-" => Attached::Nothing,
                 "=" => Attached::Preset,
+                text if text.starts_with(assigned::SCHEME) => Attached::Assigned(Box::new(text.parse().ok()?)),
                 line => Attached::Line(Box::new(line.parse().ok()?)),
             };
             Some(Attachment { generation: generation.parse().ok()?, attached })
         });
-        parsed.map(Some).ok_or(StateError::Damaged { file, why: "it names no line" })
+        parsed.map(Some).ok_or(StateError::Damaged { file, why: "it names nothing that can be attached" })
     }
 
     /// Makes a decision about a slot durable.
@@ -53,6 +57,7 @@ impl StateDir {
             Attached::Preset => "=".to_owned(),
             Attached::Nothing => "-".to_owned(),
             Attached::Line(line) => line.reveal(),
+            Attached::Assigned(assigned) => assigned.to_string(),
         };
         write_value(self.path(), &file_of(slot), &format!("{},{line}", attachment.generation))
     }

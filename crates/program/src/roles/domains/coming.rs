@@ -8,6 +8,7 @@ use super::{Awaited, Domains, Entry, Hold, Machine, Monitor, Phase, SURPRISE};
 use crate::cli::{NodeName, SlotName};
 use crate::config::{Domain, Slot};
 use crate::exit::Failure;
+use crate::roles::borrow::Claim;
 use crate::roles::socket;
 use crate::state_dir::StateDir;
 use crate::state_dir::slot::Attached;
@@ -44,18 +45,21 @@ impl Opened {
         let monitor = qmp.map(|path| Monitor::start(path, domain.remove_after + SURPRISE)).transpose();
         let monitor = monitor.map_err(|error| Failure::io("cannot start a thread", &error))?;
         let mut opened = Self { machine, monitor, places: Vec::new() };
-        for slot in slots.iter().cloned() {
+        let names: Vec<_> = slots.iter().map(|slot| &slot.name).collect();
+        let numbers = state.slot_numbers(&domain.name, &names)?;
+        for (slot, number) in slots.iter().cloned().zip(numbers) {
             let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
             let decided = state.attachment(&name)?;
             let generation = decided.as_ref().map_or(0, |decided| decided.generation);
-            let line = match decided.map(|decided| decided.attached) {
-                None | Some(Attached::Preset) => slot.preset.clone(),
+            let claim = match decided.map(|decided| decided.attached) {
+                None | Some(Attached::Preset) => slot.preset.as_ref().map(Claim::from),
                 Some(Attached::Nothing) => None,
-                Some(Attached::Line(line)) => Some(*line),
+                Some(Attached::Line(line)) => Some(Claim::Line(line)),
+                Some(Attached::Assigned(assigned)) => Some(Claim::Assigned(assigned)),
             };
-            let mut place = Entry::new(name, slot, machine, domain.remove_after, generation);
-            let loan = match line {
-                Some(line) => place.loan(&line, None)?,
+            let mut place = Entry::new(name, number, slot, machine, domain.remove_after, generation);
+            let loan = match claim {
+                Some(claim) => place.loan(&claim, None)?,
                 None => place.vacancy(),
             };
             opened.places.push((place, Some(loan)));
@@ -160,9 +164,18 @@ impl Domains {
 }
 
 impl Entry {
-    fn new(name: SlotName, slot: Slot, domain: u32, remove_after: Duration, generation: u64) -> Self {
+    fn new(
+        name: SlotName,
+        number: u16,
+        slot: Slot,
+        domain: u32,
+        remove_after: Duration,
+        generation: u64,
+    ) -> Self {
         Self {
             name,
+            number,
+            assigned: None,
             domain,
             slot,
             remove_after,

@@ -9,6 +9,7 @@
 //!                        `-----------------detach or refused------------------------------^
 //! ```
 
+mod assigning;
 mod blackouts;
 mod changing;
 mod coming;
@@ -32,7 +33,9 @@ use self::holds::{Change, Hold};
 use self::machine::{Machine, WATCH};
 use self::replaced::Replaced;
 use super::monitor::{Monitor, Outcome, Subject, Task};
-use super::{borrow, lend, socket};
+use super::borrow::Claim;
+use super::socket;
+use crate::assigned::Assigned;
 use crate::cli::{IO_TIMEOUT_DEFAULT_S, SlotName};
 use crate::config::{Domain, Slot};
 use crate::control::{Response, SlotReport, SlotState};
@@ -68,6 +71,10 @@ pub(super) struct Domains {
 
 struct Entry {
     name: SlotName,
+    /// By which a manager knows it, among those of its machine.
+    number: u16,
+    /// What a manager has assigned to it, as long as that is attached.
+    assigned: Option<Assigned>,
     /// The number of its machine.
     domain: u32,
     slot: Slot,
@@ -172,7 +179,9 @@ impl Domains {
     /// The slots of `domains`, and their loans.
     pub(super) fn open(domains: &[Domain], state: &StateDir) -> Result<(Self, Vec<LoanSpec>), Failure> {
         let (mut all, mut loans) = (Self::default(), Vec::new());
-        for (machine, domain) in (0..).zip(domains) {
+        for domain in domains {
+            let free = (0..node::MAX_LOANS as u32).filter(|number| all.machines().all(|it| it != *number));
+            let machine = state.machine_number(&domain.name, &free.collect())?.unwrap_or(u32::MAX);
             let opened = Opened::open(domain, &domain.slots, machine, true, state)?;
             let places = all.places.len()..;
             loans.extend(opened.admit(places, &mut all).into_iter().map(|(_, loan)| loan));
@@ -486,7 +495,7 @@ impl Domains {
             return Response::Refused { why };
         }
         let decides = |place: &mut Entry| place.decide(Attached::Line(Box::new(line.clone())), state);
-        let attached = self.begin_if(loan, &line, None, agent, state, decides);
+        let attached = self.begin_if(loan, &Claim::from(&line), None, agent, state, decides);
         match attached {
             Ok(()) => self.look(slot, agent),
             Err(failure) => Response::Refused { why: failure.message().to_owned() },
@@ -502,23 +511,24 @@ impl Domains {
         agent: &mut Agent,
         state: &StateDir,
     ) -> Result<(), Failure> {
-        self.begin_if(loan, line, listener, agent, state, |_| Ok(()))
+        self.begin_if(loan, &Claim::from(line), listener, agent, state, |_| Ok(()))
     }
 
     /// Attaches something to a vacant slot when `decide` has made that durable.
     fn begin_if(
         &mut self,
         loan: usize,
-        line: &Line,
+        claim: &Claim,
         listener: Option<UnixListener>,
         agent: &mut Agent,
         state: &StateDir,
         decide: impl FnOnce(&mut Entry) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        self.may_attach(line, agent)?;
+        self.may_attach(claim, agent)?;
         let place = self.places.get_mut(&loan).ok_or_else(|| Failure::refused("the slot is gone"))?;
-        place.is_asked_for = true;
-        let attached = place.loan(line, listener).and_then(|mut spec| {
+        // What a manager has assigned stays, whatever its lender thinks of it yet.
+        place.is_asked_for = matches!(claim, Claim::Line(_));
+        let attached = place.loan(claim, listener).and_then(|mut spec| {
             spec.config.life = state.begin_life()?;
             decide(place)?;
             agent.attach(loan, spec).map_err(|error| Failure::io("the loan cannot begin", &error))
@@ -536,19 +546,19 @@ impl Domains {
         attached
     }
 
-    /// Whether this node can have what a line says.
-    fn may_attach(&self, line: &Line, agent: &Agent) -> Result<(), Failure> {
+    /// Whether this node can have a function.
+    fn may_attach(&self, claim: &Claim, agent: &Agent) -> Result<(), Failure> {
         if agent.is_shutting_down() {
             return Err(Failure::refused("the node is ending; attach when it runs again"));
         }
         let view = agent.view();
-        let function = lend::function_id(line.secret().reveal());
+        let function = claim.function_id();
         let is_it = |other: &LoanSpec| !other.is_vacant() && other.config.function == function;
         let has_it = |(at, other): (usize, &LoanSpec)| is_it(other).then_some(at);
         if let Some(at) = view.spec().loans.iter().enumerate().find_map(has_it) {
             let holder =
                 self.places.get(&at).map_or("another loan".to_owned(), |holder| holder.name.to_string());
-            let why = format!("this node has {} already, in {holder}", line.function());
+            let why = format!("this node has {} already, in {holder}", claim.function());
             return Err(Failure::refused(why));
         }
         Ok(())
@@ -563,6 +573,12 @@ impl Domains {
         let Some(place) = self.places.get_mut(&loan).filter(|place| place.phase != Phase::Vacant) else {
             return Response::Refused { why: format!("nothing is attached to {slot}") };
         };
+        if let Some(Assigned { function, .. }) = &place.assigned {
+            let why = format!(
+                "{function} in {slot} is assigned by the manager of the fabric: `causeway unassign` takes it out"
+            );
+            return Response::Refused { why };
+        }
         if let Err(failure) = place.decide(Attached::Nothing, state) {
             return Response::Refused { why: failure.message().to_owned() };
         }
@@ -654,8 +670,8 @@ impl Entry {
         Plug { id: format!("causeway-{}", self.name.slot), bus: self.slot.bus.clone(), socket }
     }
 
-    /// The loan of a line, with the socket, which may be there already.
-    fn loan(&mut self, line: &Line, listener: Option<UnixListener>) -> Result<LoanSpec, Failure> {
+    /// The loan of a function, with the socket, which may be there already.
+    fn loan(&mut self, claim: &Claim, listener: Option<UnixListener>) -> Result<LoanSpec, Failure> {
         let path = self.slot.socket.clone();
         let listener = match listener {
             Some(listener) => listener,
@@ -667,7 +683,11 @@ impl Entry {
         self.await_nothing();
         let timeout = Duration::from_secs(IO_TIMEOUT_DEFAULT_S);
         let edge = Edge::Vm { path, listener, machine: self.domain };
-        Ok(borrow::with_edge(line, edge, timeout))
+        self.assigned = match claim {
+            Claim::Line(_) => None,
+            Claim::Assigned(assigned) => Some((**assigned).clone()),
+        };
+        Ok(claim.loan(edge, timeout))
     }
 
     fn vacancy(&self) -> LoanSpec {

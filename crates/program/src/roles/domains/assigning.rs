@@ -1,0 +1,143 @@
+//! Slots that a manager fills: each comes to hold what is assigned to it, whatever it held before, and is emptied when
+//! that is taken back. What was told last holds, also after a restart and with no manager there.
+
+use base::ids::{DomainBlock, DomainId};
+use io::agent::Agent;
+use io::event::Event;
+
+use super::{Domains, Entry, Phase};
+use crate::assigned::Assigned;
+use crate::control::SlotState;
+use crate::roles::borrow::Claim;
+use crate::state_dir::StateDir;
+use crate::state_dir::slot::{Attached, Attachment};
+
+/// A slot, as a manager knows it.
+pub(in crate::roles) struct SlotOf {
+    /// The name of its machine.
+    pub(in crate::roles) machine: String,
+    /// The domain of that.
+    pub(in crate::roles) domain: DomainId,
+    /// Its name.
+    pub(in crate::roles) slot: String,
+    /// Its number.
+    pub(in crate::roles) number: u16,
+    /// How it is doing.
+    pub(in crate::roles) state: SlotState,
+    /// What keeps it from what it is to be.
+    pub(in crate::roles) trouble: Option<String>,
+}
+
+/// What a place shall have.
+pub(in crate::roles) type Wanted<'a> = dyn Fn(DomainId, u16) -> Option<&'a Assigned> + 'a;
+
+impl Domains {
+    /// All slots.
+    pub(in crate::roles) fn slots(&self, block: DomainBlock) -> Vec<SlotOf> {
+        let slot = |place: &Entry| {
+            let domain = block.machine(place.domain)?;
+            let (machine, slot) = (place.name.domain.to_string(), place.name.slot.to_string());
+            let (state, trouble) = (self.report(place).state, place.trouble.clone());
+            Some(SlotOf { machine, domain, slot, number: place.number, state, trouble })
+        };
+        self.places.values().filter_map(slot).collect()
+    }
+
+    /// Has each slot come to what a manager wants there: part of every turn, for it takes until those who use it have
+    /// let go. Whether any is on its way still.
+    pub(in crate::roles) fn follow_assigned(
+        &mut self,
+        wanted: &Wanted<'_>,
+        agent: &mut Agent,
+        state: &StateDir,
+    ) -> bool {
+        let block = agent.view().spec().domains;
+        let loans: Vec<usize> = self.places.keys().copied().collect();
+        let mut is_waiting = false;
+        for loan in loans {
+            let Some(place) = self.places.get(&loan).filter(|place| !place.is_leaving) else { continue };
+            let wanted = block.machine(place.domain).and_then(|domain| wanted(domain, place.number));
+            is_waiting |= self.follow_one(loan, wanted, agent, state);
+        }
+        is_waiting
+    }
+
+    fn follow_one(
+        &mut self,
+        loan: usize,
+        wanted: Option<&Assigned>,
+        agent: &mut Agent,
+        state: &StateDir,
+    ) -> bool {
+        let Some(place) = self.places.get_mut(&loan) else { return false };
+        match (place.assigned.clone(), wanted, place.phase) {
+            (None, None, _) => false,
+            (Some(has), Some(wanted), Phase::Attaching | Phase::Attached) if has.is_same(wanted) => {
+                if has != *wanted && !wanted.addresses.is_empty() {
+                    place.keep_place_of(wanted, state);
+                }
+                false
+            }
+            (Some(has), _, Phase::Attaching | Phase::Attached) => {
+                // It is decided durably first: a node that is started meanwhile does not have it again.
+                if let Err(failure) = place.decide(Attached::Nothing, state) {
+                    place.trouble = Some(failure.message().to_owned());
+                    return true;
+                }
+                let (slot, function) = (place.name.to_string(), has.function.to_string());
+                Event::SlotUnassigned { slot, function }.say();
+                self.take_out(loan, agent);
+                true
+            }
+            (Some(_), None, Phase::Vacant) => {
+                place.assigned = None;
+                false
+            }
+            (_, Some(wanted), Phase::Vacant) => {
+                self.assign(loan, &wanted.clone(), agent, state);
+                true
+            }
+            (None, Some(wanted), _) => {
+                let why = format!(
+                    "the manager of the fabric has assigned {} to it, and something else is attached: \
+                     `causeway detach {}` makes room",
+                    wanted.function, place.name
+                );
+                place.complain(why);
+                true
+            }
+            (Some(_), _, Phase::Leaving { .. } | Phase::Returning { .. }) => true,
+        }
+    }
+
+    fn assign(&mut self, loan: usize, wanted: &Assigned, agent: &mut Agent, state: &StateDir) {
+        let claim = Claim::Assigned(Box::new(wanted.clone()));
+        let decides = |place: &mut Entry| place.decide(Attached::Assigned(Box::new(wanted.clone())), state);
+        let attached = self.begin_if(loan, &claim, None, agent, state, decides);
+        let Some(place) = self.places.get_mut(&loan) else { return };
+        match attached {
+            Ok(()) => {
+                let (slot, function) = (place.name.to_string(), wanted.function.to_string());
+                Event::SlotAssigned { slot, function, generation: wanted.generation.0 }.say();
+            }
+            Err(failure) => place.complain(failure.message().to_owned()),
+        }
+    }
+}
+
+impl Entry {
+    /// Where the lender is now, for the next start: only a hint, so that the old one does where it cannot be kept.
+    fn keep_place_of(&mut self, wanted: &Assigned, state: &StateDir) {
+        let attached = Attached::Assigned(Box::new(wanted.clone()));
+        let _ = state.set_attachment(&self.name, &Attachment { generation: self.generation, attached });
+        self.assigned = Some(wanted.clone());
+    }
+
+    /// Says what is wrong, once.
+    fn complain(&mut self, why: String) {
+        if self.trouble.as_ref() != Some(&why) {
+            Event::SlotRefused { slot: self.name.to_string(), why: why.clone() }.say();
+            self.trouble = Some(why);
+        }
+    }
+}
