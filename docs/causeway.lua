@@ -24,7 +24,7 @@ local RECORDS = {
 }
 local VERDICTS = {
     [1] = "no such function, or no proof", [2] = "in use", [3] = "not allowed", [4] = "another generation",
-    [5] = "another number", [6] = "no room",
+    [5] = "another number", [6] = "no room", [7] = "managed",
 }
 local PROTECTIONS = { [0] = "sealed", [1] = "checksum", [2] = "memory", [3] = "opened" }
 local TLPS = {
@@ -115,6 +115,7 @@ field("uint32", "open.function", "Function")
 field("uint64", "open.generation", "Generation")
 field("uint32", "open.domain", "Domain")
 field("uint16", "open.slot", "Slot")
+field("string", "open.host", "Requester of the function")
 field("bytes", "open.proof", "Proof")
 field("uint64", "opened.tenancy", "Tenancy", base.HEX)
 field("string", "opened.requester", "Requester")
@@ -330,6 +331,16 @@ local function add_ack(tree, tvb)
     return at
 end
 
+local function add_open(tree, tvb)
+    local at = add_all(tree, tvb, 0, "record.stream", 4, "open.function", 4, "open.generation", 8, "open.domain", 4,
+        "open.slot", 2)
+    if not at or at + 2 > tvb:len() then
+        return nil
+    end
+    tree:add(fields["open.host"], tvb(at, 2), bdf(tvb(at, 2):le_uint()))
+    return add_all(tree, tvb, at + 2, "open.proof", 32)
+end
+
 local function add_opened(tree, tvb)
     local at = add_all(tree, tvb, 0, "record.stream", 4, "opened.tenancy", 8)
     if not at or tvb:len() < 22 then
@@ -378,8 +389,7 @@ local PARSERS = {
         local at = add_all(tree, tvb, 0, "record.stream", 4)
         return at and add_status(tree, tvb, at)
     end,
-    [0x8d] = plain("record.stream", 4, "open.function", 4, "open.generation", 8, "open.domain", 4, "open.slot", 2,
-        "open.proof", 32),
+    [0x8d] = add_open,
     [0x8e] = add_opened,
     [0x8f] = add_refused,
     [0x90] = plain("record.stream", 4),

@@ -109,11 +109,19 @@ pub enum Rule {
     FenceEpochs,
     /// A rail is taken for dead only where the peer answers on another one.
     AnswerElsewhere,
+    /// No line opens what a manager gives and takes.
+    FenceLines,
+    /// A managed function is opened by the node that it is assigned to, where it is assigned to, and nobody else.
+    AssignedOnly,
+    /// Who is to give a managed function back has it until that is over: nobody else gets a stream before.
+    LetLeave,
+    /// Who is to lose a managed function by force loses it at once.
+    ForceOut,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 53] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -163,6 +171,10 @@ impl Rule {
         Self::UseWhatIsHeard,
         Self::FenceEpochs,
         Self::AnswerElsewhere,
+        Self::FenceLines,
+        Self::AssignedOnly,
+        Self::LetLeave,
+        Self::ForceOut,
     ];
 }
 

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use base::ids::{CardGeneration, Incarnation, LifeId, NodeId, RailId};
 use base::ledger::{Layout, LayoutHash};
 use node::{
-    Address, Limit, LoanConfig, MAX_RAILS, Notice, RailConfig, Refusal, Secret, Tenancy, Whereabouts,
+    Address, Applied, Entry, Limit, LoanConfig, MAX_RAILS, Notice, RailConfig, Refusal, Secret, Tenancy,
+    Whereabouts,
 };
 use rustix::io::Errno;
 use rustix::net::{
@@ -104,6 +105,8 @@ pub(crate) enum ToLoan {
     Tenancy(Tenancy),
     /// To its lender the node calls itself by this incarnation, which is greater than before.
     Incarnation(Incarnation),
+    /// The node's table has this of what it lends.
+    Entry(Entry),
     /// Give back what it has borrowed.
     GiveBack,
     /// A virtual machine takes a function out, or puts it in: whether it answers.
@@ -203,6 +206,8 @@ pub(crate) enum FromLoan {
     Refused(Refusal),
     /// Who has what it lends has changed: to be made durable.
     Tenant(Tenancy),
+    /// How far what it lends is with the node's table.
+    Applied(Applied),
     /// Another node has used the borrowed drive meanwhile.
     Overtaken,
     /// It has ended in order; `has_lost`: but writes that were answered are lost, and no flush has said so.
@@ -281,7 +286,7 @@ impl Message for ToCard {
     }
 
     /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation,
-    /// limit, return and presence, one for each peer's memory, one for each rail, eight for each drive, of which the
+    /// limit, entry, return and presence, one for each peer's memory, one for each rail, eight for each drive, of which the
     /// last says all, the one to renew keys, and the one to shut down. Of a slot it is one message of each kind, and
     /// that only when the card has asked for it or another client has come. Of captures it is one for each place. To a successor, whose outbox is a new one,
     /// come all descriptors of slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at
@@ -493,11 +498,13 @@ impl From<MessageError> for io::Error {
 
 #[cfg(test)]
 mod tests {
-    use node::NoticeCause;
+    use base::ids::LoanGeneration;
+    use node::{Holder, NoticeCause};
 
     use super::*;
 
     const LOAN: LoanId = LoanId { place: 1, life: 2 };
+    const ENTRY: Entry = Entry { generation: LoanGeneration(1), holder: Holder::Nobody };
 
     #[test]
     fn the_largest_record_of_a_drive_is_a_message() {
@@ -516,6 +523,7 @@ mod tests {
             ToLoan::Limit(Limit::NONE),
             ToLoan::Tenancy(Tenancy::default()),
             ToLoan::Incarnation(Incarnation(1)),
+            ToLoan::Entry(ENTRY),
             ToLoan::GiveBack,
             ToLoan::Present(true),
             ToLoan::Slot(ToSlot::Descriptors { ids: vec![0] }),

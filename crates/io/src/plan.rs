@@ -320,7 +320,10 @@ mod tests {
         assert!(bytes().windows(32).any(|bytes| bytes == [0x5a; 32]), "the secret is in it");
         let taken = Plan::take(fd).unwrap();
         let CardConfig { loans, seed, name, .. } = &taken.card;
-        assert_eq!((loans[0].secret.0, seed.0, name.to_string()), ([0x5a; 32], [6; 32], "store".to_owned()));
+        assert_eq!(
+            (loans[0].title.secret().unwrap().0, seed.0, name.to_string()),
+            ([0x5a; 32], [6; 32], "store".to_owned())
+        );
         assert!(bytes().iter().all(|byte| *byte == 0), "and was wiped");
     }
 

@@ -80,6 +80,7 @@ fn records() -> Vec<Record<'static>> {
         generation: LoanGeneration(3),
         domain: DomainId(0x2_0001),
         slot: 0x1234,
+        host: Bdf(0x0107),
     };
     let in_use = OpenRefusal::InUse {
         by: Name::new("somebody"),

@@ -13,6 +13,7 @@ mod answered;
 mod capacity;
 mod choice;
 mod cipher;
+mod entry;
 pub mod errand;
 pub mod frame;
 #[cfg(test)]
@@ -38,6 +39,7 @@ mod x25519;
 pub use answered::CallName;
 pub use choice::RailMode;
 pub use cipher::{Cipher, Protection};
+pub use entry::{Applied, Assignment, Entry, Holder, Possession};
 pub use handshake::{derive, mark};
 pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey, Secret};
 pub use name::Name;

@@ -22,7 +22,7 @@ use device::{Limit, MEDIA_PAGES, MediaError, MediaFunction, MediaId, MediaKind, 
 use fabric::{Decoder, WindowError};
 use host::vfio_user::SlotConfigError;
 use link::pair::{Channel, FunctionId, Lobby};
-use link::{KEY_BYTES, Notice, PublicKey, Secret, State, Stream, Tenancy};
+use link::{Applied, KEY_BYTES, Notice, PublicKey, Secret, State, Stream, Tenancy};
 
 use crate::apertures::Target;
 use crate::borrower::BorrowedDrive;
@@ -72,6 +72,9 @@ pub enum CardEvent {
     /// Who has what the loan lends has changed: somebody else has taken it, or it was given back. That has an effect
     /// once the agent has made this durable and said so with [`Card::set_tenancy`]; a new card asks again.
     Tenant(usize, Tenancy),
+    /// How far a lent function is with its entry in this node's table: news to this card, perhaps not to the one before
+    /// it.
+    Applied(usize, Applied),
     /// The borrowed drive no longer holds what this node left there: another node has used it meanwhile, or it was made
     /// anew. What was not flushed is lost, requests under way fail, and clients are disconnected. A new card says it
     /// again unless the drive has been in use since.

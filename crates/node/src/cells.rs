@@ -22,7 +22,6 @@ use crate::denial::{Denial, Right};
 use crate::parts::{DriveCells, DriverCells, FunctionCells};
 use crate::sightings::Sightings;
 use crate::slot::SlotCells;
-use crate::transaction::requester_of;
 
 /// Most loans of a node, lent and borrowed together: all virtual functions of some drives, and some more.
 pub const MAX_LOANS: usize = 320;
@@ -92,7 +91,7 @@ impl LoanParts<'_> {
     /// What requests of this end bear in the domain of the other one, once the stream has been open.
     pub fn known_as(&self) -> Bdf {
         match self.end {
-            EndCells::Lent(_) => requester_of(self.cells.offer.place().1.into()),
+            EndCells::Lent(_) => self.cells.offer.host(),
             EndCells::Drive { .. } | EndCells::Slot { .. } => self.cells.claim.requester(),
         }
     }

@@ -6,7 +6,7 @@ use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGenera
 use base::ledger::Layout;
 use device::Limit;
 use link::pair::FunctionId;
-use link::{Lender, Name, NodeKey, Protection, RailMode, Secret, Tenancy};
+use link::{Entry, Lender, Name, NodeKey, Protection, RailMode, Secret, Tenancy};
 use serde::{Deserialize, Serialize};
 
 use crate::{Address, DriveConfig, MAX_RAILS, Whereabouts};
@@ -82,14 +82,12 @@ pub struct Route {
 /// One loan: what its node does with it is a [`LoanRole`] to a card, and more to who keeps sockets and addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
 pub struct LoanConfig<Role = LoanRole> {
-    /// The secret of its line.
-    pub secret: Secret,
+    /// By what it is opened.
+    pub title: Title,
     /// As its lender names the function.
     pub function: FunctionId,
     /// The zone that the function is lent in: who has a channel in another one knows nothing of it.
     pub group: Group,
-    /// Which assignment this is.
-    pub generation: LoanGeneration,
     /// Of a lender: who has used the function last, as the agent has made durable.
     pub tenancy: Tenancy,
     /// Greater whenever the place of the loan is given to another one: what the ledger has of earlier ones is
@@ -102,14 +100,60 @@ pub struct LoanConfig<Role = LoanRole> {
     pub role: Role,
 }
 
+/// By what the stream of a loan is opened.
+#[derive(Clone, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
+pub enum Title {
+    /// By its line, the secret of which is proven. At its lender only as long as the function has no
+    /// [entry](LendConfig::entry).
+    Line(Secret),
+    /// By an entry of its lender's table. At its lender, where the entry itself is known: by no line.
+    Entry {
+        /// Of the entry: more than zero.
+        generation: LoanGeneration,
+        /// In which slot of its domain the function is, by the entry.
+        slot: u16,
+    },
+}
+
+impl Title {
+    /// The secret of the line, if there is one.
+    pub fn secret(&self) -> Option<&Secret> {
+        if let Self::Line(secret) = self { Some(secret) } else { None }
+    }
+
+    /// The generation of the entry; 0: it is a line.
+    pub fn generation(&self) -> LoanGeneration {
+        if let Self::Entry { generation, .. } = self { *generation } else { LoanGeneration(0) }
+    }
+}
+
+impl LoanConfig {
+    /// The slot in which the function is asked for, by a borrower that has it in this place.
+    pub(crate) fn slot(&self, place: usize) -> u16 {
+        if let Title::Entry { slot, .. } = self.title { slot } else { place as u16 }
+    }
+
+    /// By which entry of its lender's table it is, or may be, had; 0: by a line.
+    pub fn generation(&self) -> LoanGeneration {
+        match &self.role {
+            LoanRole::Lend(lent) => lent.generation(),
+            _ => self.title.generation(),
+        }
+    }
+}
+
 impl<Role> LoanConfig<Role> {
-    /// The first assignment of a function, in the default group: nobody has used it, and no other loan had the place.
+    /// The loan of a line, in the default group: nobody has used the function, and no other loan had the place.
     pub fn new(secret: Secret, function: FunctionId, role: Role) -> Self {
+        Self::by(Title::Line(secret), function, role)
+    }
+
+    /// The same by this title.
+    pub fn by(title: Title, function: FunctionId, role: Role) -> Self {
         Self {
-            secret,
+            title,
             function,
             group: Group::DEFAULT,
-            generation: LoanGeneration(0),
             tenancy: Tenancy::default(),
             life: 0,
             least_incarnation: Incarnation(0),
@@ -119,9 +163,9 @@ impl<Role> LoanConfig<Role> {
 
     /// The same loan, with its side described in another way.
     pub fn with_role<Other>(&self, role: Other) -> LoanConfig<Other> {
-        let Self { function, group, generation, tenancy, life, least_incarnation, .. } = *self;
-        let secret = self.secret.clone();
-        LoanConfig { secret, function, group, generation, tenancy, life, least_incarnation, role }
+        let Self { function, group, tenancy, life, least_incarnation, .. } = *self;
+        let title = self.title.clone();
+        LoanConfig { title, function, group, tenancy, life, least_incarnation, role }
     }
 }
 
@@ -176,19 +220,27 @@ pub struct LendConfig {
     pub controller: u16,
     /// What the function may do.
     pub limit: Limit,
-    /// The nodes that may have it; `None`: all that have its line.
+    /// The nodes that may have it by its line; `None`: all that have that.
     pub allowed: Option<Box<[NodeId]>>,
+    /// Its entry in this node's table, which is durable; `None`: nobody manages it, and its line counts.
+    pub entry: Option<Entry>,
 }
 
 impl LendConfig {
     /// The physical function of a drive, without limits, for all that have its line.
     pub fn of(drive: usize) -> Self {
-        Self { drive, controller: 0, limit: Limit::NONE, allowed: None }
+        Self { drive, controller: 0, limit: Limit::NONE, allowed: None, entry: None }
     }
 
-    /// Whether a node may have it.
+    /// Whether a node may have it, or is to hear why not.
     pub fn may_have(&self, node: NodeId) -> bool {
-        self.allowed.as_deref().is_none_or(|allowed| allowed.contains(&node))
+        let is_listed = self.allowed.as_deref().is_none_or(|allowed| allowed.contains(&node));
+        is_listed || self.entry.is_some_and(|entry| entry.concerns(node))
+    }
+
+    /// The generation of its entry; 0: it has none.
+    pub fn generation(&self) -> LoanGeneration {
+        self.entry.map(|entry| entry.generation).unwrap_or_default()
     }
 }
 

@@ -53,7 +53,7 @@ pub use cells::{
     Address, EdgeGauges, EndCells, Gauges, LedgerLoans, LoanCells, LoanKind, LoanParts, MAX_DRIVES,
     MAX_LOANS, MAX_RAILS, MAX_SLOTS, NO_GAUGES, NodeLedger, PeerCells, ledger_bytes,
 };
-pub use config::{BorrowEdge, CardConfig, LendConfig, LoanConfig, LoanRole, RailConfig, Rails, Route};
+pub use config::{BorrowEdge, CardConfig, LendConfig, LoanConfig, LoanRole, RailConfig, Rails, Route, Title};
 pub use denial::{Denial, Right};
 pub use gateway::{Gateway, GatewayState, GatewaySwitch};
 pub use map::{Grant, Granted, granted_by_guest, granted_to_drive, granted_to_host, granted_to_slot};
@@ -85,8 +85,9 @@ pub use link::information;
 pub use link::pair::{COPIES, FunctionId, LobbyStats, OfferCells, Stats as ChannelStats};
 pub use link::path::SHM_WINDOW;
 pub use link::{
-    Cipher, GroupKey, KEY_BYTES, Lender, Name, NodeKey, Notice, NoticeCause, PROOF_LEN, Protection,
-    PublicKey, REKEY_FRAMES, RailMode, Secret, Tenancy, is_proof, prove,
+    Applied, Assignment, Cipher, Entry, GroupKey, Holder, KEY_BYTES, Lender, Name, NodeKey, Notice,
+    NoticeCause, PROOF_LEN, Possession, Protection, PublicKey, REKEY_FRAMES, RailMode, Secret, Tenancy,
+    is_proof, prove,
 };
 pub use pcie::Bdf;
 

@@ -15,7 +15,7 @@ use fabric::{Decoder, Window, WindowError};
 use link::pair::{
     Asking, Channel, ClaimEvent, ClaimState, Course, OfferEvent, OfferState, OpenRefusal, Said,
 };
-use link::{Information, Name, Sink, State, Stream, Tenancy};
+use link::{Applied, Entry, Information, Name, Possession, Sink, State, Stream, Tenancy};
 
 use self::sink::Contained;
 use crate::apertures::{self, Gate, Target};
@@ -73,6 +73,8 @@ pub(crate) struct Loan<'m> {
     unusable: Option<Unusable>,
     /// Of what is lent: the tenancy that the agent was asked to make durable.
     asked: Option<Tenancy>,
+    /// Of what is lent: how far it was with its entry, as the agent was told.
+    applied: Option<Applied>,
     /// The peer that was reported.
     met: Option<(NodeId, Incarnation)>,
     pub(crate) closing: bool,
@@ -107,8 +109,8 @@ impl<'m> Loan<'m> {
         let patience =
             if matches!(config.role, LoanRole::Lend { .. }) { MEMORY_TIMEOUT } else { COMPLETION_TIMEOUT };
         let mut stream = Stream::new(&cells.stream, pages, journal, patience, max_payload);
-        stream.set_generation(config.generation);
         let opening = Opening::new(cells, journal, card, index, now);
+        stream.set_generation(opening.generation());
         let end = compose(parts, &config.role, (journal, pages), drives, index, now);
         let own = apertures::range_of(index, parts.end.kind(), card.domain_of(config));
         let gate = Gate::new(journal, &cells.edge, decoder, own, requester_of(index));
@@ -126,6 +128,7 @@ impl<'m> Loan<'m> {
             has_said_vacant: false,
             unusable: None,
             asked: None,
+            applied: None,
             met: None,
             closing: false,
             more: false,
@@ -167,6 +170,24 @@ impl<'m> Loan<'m> {
         if let Opening::Offer(offer) = &mut self.opening {
             offer.set_allowed(allowed);
         }
+    }
+
+    /// The lender's table has this entry of what is lent from now on.
+    pub(crate) fn set_entry(&mut self, now: Instant, entry: Entry) {
+        if let Opening::Offer(offer) = &mut self.opening {
+            offer.set_entry(now, entry);
+        }
+    }
+
+    /// How far what is lent is with its entry, as it was in the last step; `None`: it has none.
+    fn applied(&self) -> Option<Applied> {
+        let Opening::Offer(offer) = &self.opening else { return None };
+        let applied = offer.applied()?;
+        // Nobody has it when nothing of it is with the medium any more.
+        let has_ended = self.end.function().is_none_or(|function| function.is_quiescent());
+        let held =
+            if has_ended || applied.held != Possession::Nobody { applied.held } else { Possession::Leaving };
+        Some(Applied { held, ..applied })
     }
 
     /// The function is lent no more: whoever has a stream of it is told so, and its work comes to an end.
@@ -603,6 +624,11 @@ impl<'m> Loan<'m> {
         events: &mut VecDeque<CardEvent>,
     ) {
         self.keep_tenancy(index, events);
+        let applied = self.applied();
+        if self.applied != applied {
+            self.applied = applied;
+            events.extend(applied.map(|applied| CardEvent::Applied(index, applied)));
+        }
         if self.state() == State::Open
             && let Some(channel) = channel.as_deref()
         {
@@ -641,8 +667,8 @@ impl<'m> Loan<'m> {
         let window = match &self.opening {
             // Not in the node's own domain, if it is for a machine.
             Opening::Offer(offer) => {
-                let (domain, slot) = offer.place();
-                Ok(Window::new(domain, requester_of(slot.into())))
+                let (domain, _) = offer.place();
+                Ok(Window::new(domain, offer.host()))
             }
             Opening::Claim(claim) => apertures::to_function(domain, claim.base(), claim.requester()),
             // Nobody is reached from a vacant place.

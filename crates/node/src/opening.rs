@@ -1,7 +1,7 @@
 //! What a loan's stream begins and ends with: the claim of a borrower, the offer of a lender.
 
 use base::Instant;
-use base::ids::{LifeId, NodeId, StreamId};
+use base::ids::{LifeId, LoanGeneration, NodeId, StreamId};
 use base::ledger::Journal;
 use link::pair::{
     Channel, Claim, ClaimConfig, ClaimState, Course, Offer, OfferConfig, OfferState, Said, Wish,
@@ -10,6 +10,7 @@ use link::{State, Stream};
 
 use crate::cells::LoanCells;
 use crate::config::{CardConfig, LoanRole};
+use crate::transaction::requester_of;
 
 /// How the stream of a loan begins and ends.
 pub(crate) enum Opening<'m> {
@@ -29,11 +30,13 @@ impl<'m> Opening<'m> {
         now: Instant,
     ) -> Self {
         let loan = &card.loans[place];
-        let (function, generation, secret) = (loan.function, loan.generation, loan.secret.0);
+        let (function, secret) = (loan.function, loan.title.secret().map(|secret| secret.0));
         match &loan.role {
             LoanRole::Vacant | LoanRole::VacantSlot => Self::Nothing,
             LoanRole::Borrow { .. } => {
-                let wish = Wish { function, generation, domain: card.domain_of(loan), slot: place as u16 };
+                let (generation, domain) = (loan.title.generation(), card.domain_of(loan));
+                let (slot, host) = (loan.slot(place), requester_of(place));
+                let wish = Wish { function, generation, domain, slot, host };
                 let mut claim = Claim::new(&cells.claim, journal, ClaimConfig { wish, secret }, now);
                 if claim.state() == ClaimState::Idle {
                     claim.open(now);
@@ -42,9 +45,19 @@ impl<'m> Opening<'m> {
             }
             LoanRole::Lend(lent) => {
                 let (allowed, tenancy, life) = (lent.allowed.clone(), loan.tenancy, card.life);
-                let config = OfferConfig { function, generation, secret, allowed, tenancy, life };
+                let entry = lent.entry;
+                let config = OfferConfig { function, secret, entry, allowed, tenancy, life };
                 Self::Offer(Offer::new(&cells.offer, journal, config, now))
             }
+        }
+    }
+
+    /// By which entry of the lender's table the stream was opened, or is asked for; 0: by a line.
+    pub(crate) fn generation(&self) -> LoanGeneration {
+        match self {
+            Self::Claim(claim) => claim.generation(),
+            Self::Offer(offer) => offer.generation(),
+            Self::Nothing => LoanGeneration::default(),
         }
     }
 
@@ -119,7 +132,7 @@ impl<'m> Opening<'m> {
     pub(crate) fn poll_timeout(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {
         match (self, channel) {
             (Self::Claim(claim), Some(channel)) => claim.poll_timeout(channel),
-            (Self::Offer(offer), _) => offer.poll_timeout(),
+            (Self::Offer(offer), channel) => offer.poll_timeout(channel),
             (Self::Claim(_), None) | (Self::Nothing, _) => None,
         }
     }

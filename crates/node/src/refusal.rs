@@ -24,8 +24,10 @@ pub enum Refusal {
     },
     /// The lender has no such function, or its secret is another one than the line's.
     NotLent,
-    /// The function is assigned anew: the line is of an earlier assignment.
+    /// The function was assigned anew or taken back, or its lender does not know yet that it is this node's.
     Generation,
+    /// A manager says who has the function: its line opens it no more.
+    Managed,
     /// One side insists on sealed frames and the other on unsealed ones.
     Sealing,
     /// The lender has seen a greater incarnation of this node, or this one in another life: the state folder was
@@ -75,6 +77,7 @@ impl Refusal {
             OpenRefusal::InUse { by, node, since, hold } => Self::InUse { by, node, since, hold },
             OpenRefusal::NotAllowed => Self::NotAllowed,
             OpenRefusal::Generation => Self::Generation,
+            OpenRefusal::Managed => Self::Managed,
             OpenRefusal::NoRoom => Self::NoRoom,
             OpenRefusal::Other { verdict } => Self::Unknown { verdict },
         })

@@ -22,6 +22,8 @@ pub enum Cause {
     NotAllowed,
     /// It asks for a function that is not there, or does not know its secret.
     Unproven,
+    /// It asks by an entry of this node's table that the table does not have, and that is greater than the one it has.
+    UnknownGeneration,
     /// It has as many streams as were agreed on, or there is no memory for another one.
     NoRoom,
     /// Another program than the one that this node has to do with has its identity, and was refused.
@@ -35,7 +37,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::NotAllowed,
         Self::Unproven,
         Self::Twin,
@@ -43,6 +45,7 @@ impl Cause {
         Self::OwnRefusal,
         Self::OwnOutdated,
         Self::NoRoom,
+        Self::UnknownGeneration,
     ];
 
     fn code(self) -> u64 {
@@ -54,7 +57,7 @@ impl Cause {
     fn rank(self) -> u8 {
         match self {
             Self::NotAllowed | Self::Unproven | Self::NoRoom => 1,
-            Self::Twin | Self::OwnOutdated => 2,
+            Self::Twin | Self::OwnOutdated | Self::UnknownGeneration => 2,
             Self::OwnTwin | Self::OwnRefusal => 3,
         }
     }

@@ -76,6 +76,7 @@ impl World<'_> {
                 }
                 // Nothing is withdrawn here.
                 CardEvent::Withdrawn(_)
+                | CardEvent::Applied(..)
                 | CardEvent::Ready(_)
                 | CardEvent::Refused(..)
                 | CardEvent::Met(..)

@@ -210,8 +210,8 @@ impl<'w> World<'w> {
     fn tell_assignment(&mut self) {
         let generation = self.nodes.generation(LENDER, place_of(LENDER, FORMER));
         let loan = &mut self.nodes.seats[ROGUE].config.loans[place_of(ROGUE, FORMER)];
-        if loan.generation != generation {
-            loan.generation = generation;
+        if loan.generation() != generation {
+            nodes::entitle(loan, generation);
             loan.life += 1;
             self.assignment = Assignment::Again;
             self.replace(ROGUE);
@@ -230,7 +230,8 @@ impl<'w> World<'w> {
     /// The lender has another assignment of a function: what was lent before is over.
     fn reassign(&mut self) {
         let loan = &mut self.nodes.seats[LENDER].config.loans[place_of(LENDER, FORMER)];
-        loan.generation.0 += 1;
+        let next = LoanGeneration(loan.generation().0 + 1);
+        nodes::entitle(loan, next);
         loan.life += 1;
         self.assignment = Assignment::Over;
         self.replace(LENDER);

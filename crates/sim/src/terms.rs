@@ -1,7 +1,7 @@
 //! What all cards of a world are told alike, and each of its own.
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Incarnation, LoanGeneration, RailId};
+use base::ids::{CardGeneration, DomainId, Incarnation, RailId};
 use device::nvme::Config;
 use link::{Name, Protection, RailMode, Secret};
 use node::{BorrowEdge, CardConfig, FunctionId, LendConfig, LoanConfig, LoanRole, Route};
@@ -54,7 +54,6 @@ impl Terms {
             _ => self.borrows(&nodes[LENDER], index, loan),
         };
         let loans = loans.iter().enumerate().map(|(index, loan)| LoanConfig {
-            generation: LoanGeneration(index as u64),
             tenancy: loan.tenure.tenancy,
             least_incarnation: Incarnation(node.agent.least_incarnation(index)),
             ..LoanConfig::new(

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use base::ids::NodeId;
+use base::ids::{LoanGeneration, NodeId};
 use node::{FunctionId, LendConfig, LoanConfig, Secret, SessionCells};
 
 use super::change::Told;
@@ -26,6 +26,11 @@ impl LoanSpec {
     /// What it lends, if it lends anything.
     pub fn lent(&self) -> Option<&LendConfig> {
         if let LoanEnd::Lend(lent) = &self.config.role { Some(lent) } else { None }
+    }
+
+    /// By which entry of its lender's table it is, or may be, had; 0: by a line.
+    pub fn generation(&self) -> LoanGeneration {
+        self.lent().map_or_else(|| self.config.title.generation(), LendConfig::generation)
     }
 
     /// The node that it borrows from, if it borrows.

@@ -169,6 +169,7 @@ impl Agent {
             _ => false,
         };
         self.wants.retain(|event| !is_past(event));
+        self.entries.forget(place);
     }
 
     /// A card can take what comes where it has the memory for it and nobody is connected.

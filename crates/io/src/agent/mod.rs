@@ -8,6 +8,7 @@ mod attach;
 mod change;
 mod clients;
 mod drives;
+mod entries;
 mod heard;
 mod kept;
 mod lenders;
@@ -31,10 +32,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::RuleSet;
-use base::ids::{DomainBlock, DomainId, LifeId, NodeId, RailId};
+use base::ids::{DomainBlock, DomainId, LifeId, LoanGeneration, NodeId, RailId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
-    DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, NodeKey, NodeLedger, Notice,
+    Applied, DriveConfig, FlashConfig, LendConfig, Lender, LoanConfig, LoanKind, NodeKey, NodeLedger, Notice,
     Protection, RailMode, Refusal, Secret, Tenancy, Whereabouts,
 };
 use tracing::debug;
@@ -44,6 +45,7 @@ pub use self::change::{Arrivals, Withdrawn};
 use self::clients::Clients;
 pub use self::drives::DriveEnd;
 use self::drives::Images;
+use self::entries::Entries;
 use self::heard::LendersAt;
 use self::life::LiveCard;
 use self::neighbours::{Context, Neighbours};
@@ -275,6 +277,21 @@ pub enum AgentEvent {
         /// In place of what is kept.
         tenancy: Tenancy,
     },
+    /// How far the card is with the [entry](Agent::set_entry) of a loan has changed: by which one it acts, and who has
+    /// what is lent.
+    Applied {
+        /// The loan.
+        loan: usize,
+        /// What the card says.
+        applied: Applied,
+    },
+    /// The node that a loan is assigned to was silent for longer than its entry says. Once, until it is heard again.
+    HoldOver {
+        /// The loan.
+        loan: usize,
+        /// By which generation it has it.
+        generation: LoanGeneration,
+    },
     /// A node that has something of this one is there, which is to be made durable in place of what is kept of that
     /// node; [`Agent::holder_stored`] follows.
     StoreHolder(Whereabouts),
@@ -357,6 +374,8 @@ pub struct Agent {
     /// Those who hear them, each with the rails of this node, as bits, on which it does.
     members: BTreeMap<NodeId, u8>,
     doubted: RateLimited,
+    /// How far the card is with what the node's table says.
+    entries: Entries,
     /// Where lenders say that they are today.
     lenders_at: LendersAt,
     /// What it wants of the role.
@@ -450,6 +469,7 @@ impl Agent {
             notices: Vec::new(),
             members: BTreeMap::new(),
             doubted: RateLimited::default(),
+            entries: Entries::default(),
             lenders_at: LendersAt::default(),
         };
         agent.tell_of_ring();
@@ -713,7 +733,8 @@ impl Agent {
                 // A slot that nothing is in yet may have its machine already, but nothing that can be used.
                 events.extend((!is_vacant).then_some(AgentEvent::Ready(loan)));
             }
-            FromLoan::Tenant(_) | FromLoan::GivenBack { .. } if is_vacant => {}
+            FromLoan::Tenant(_) | FromLoan::GivenBack { .. } | FromLoan::Applied(_) if is_vacant => {}
+            FromLoan::Applied(applied) => events.extend(self.entries.note(loan, applied)),
             FromLoan::Tenant(tenancy) => {
                 events.push(AgentEvent::Tenant { loan, tenancy });
                 self.core.handle_tenant(crate::card::now(), loan, tenancy);

@@ -465,6 +465,7 @@ impl<'m> Driver<'m> {
             }
             ToLoan::Limit(limit) => self.card.set_limit(self.now, loan, limit),
             ToLoan::Tenancy(tenancy) => self.card.set_tenancy(self.now, loan, tenancy),
+            ToLoan::Entry(entry) => self.card.set_entry(self.now, loan, entry),
             ToLoan::Incarnation(incarnation) => self.card.raise_incarnation(self.now, loan, incarnation),
             ToLoan::GiveBack => {
                 self.slots.end(loan, &mut self.card, self.now);
@@ -583,6 +584,7 @@ impl<'m> Driver<'m> {
             let message = match event {
                 CardEvent::Ready(loan) => of(loan, FromLoan::Ready),
                 CardEvent::Tenant(loan, tenancy) => of(loan, FromLoan::Tenant(tenancy)),
+                CardEvent::Applied(loan, applied) => of(loan, FromLoan::Applied(applied)),
                 CardEvent::Overtaken(loan) => of(loan, FromLoan::Overtaken),
                 CardEvent::Closed { loan, has_lost } => of(loan, FromLoan::GivenBack { has_lost }),
                 CardEvent::Unusable(loan, error) => of(loan, FromLoan::Unusable { why: error.to_string() }),

@@ -24,12 +24,14 @@ pub struct FunctionId(pub u32);
 pub struct Wish {
     /// Which function.
     pub function: FunctionId,
-    /// Which assignment of it.
+    /// By which entry of the lender's table; 0: by the secret of its line.
     pub generation: LoanGeneration,
     /// The domain in which it shall be: of a virtual machine, or of the node.
     pub domain: DomainId,
-    /// Its slot there.
+    /// Its slot there, by which an entry of the lender's table knows it.
     pub slot: u16,
+    /// What its requests bear there: the borrower tells its functions apart by that.
+    pub host: Bdf,
 }
 
 /// Why a stream is not opened.
@@ -50,8 +52,10 @@ pub enum OpenRefusal {
     },
     /// The function is for others only.
     NotAllowed,
-    /// It is assigned anew: this is not the present generation.
+    /// It was assigned anew, or taken back: this is not the present generation.
     Generation,
+    /// A manager says who has it, so a line opens it no more.
+    Managed,
     /// The stream has a number that cannot be: another one may open.
     Number,
     /// There are as many streams as the lender takes, or it has no memory for another one.
@@ -74,7 +78,8 @@ pub(crate) struct Control {
 /// What is said of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
-    /// The borrower wants it. Proven with the function's secret.
+    /// The borrower wants it. Proven with the function's secret, but for what is wanted by an entry: that proves
+    /// nothing, since the node is proven.
     Open { wish: Wish, proof: [u8; PROOF_LEN] },
     /// It is open: the function is this tenant's. Requests to it bear this id, and lead to where the function lies: so
     /// far into the aperture of its domain.
@@ -110,6 +115,7 @@ mod verdict {
     pub(super) const GENERATION: u8 = 4;
     pub(super) const NUMBER: u8 = 5;
     pub(super) const NO_ROOM: u8 = 6;
+    pub(super) const MANAGED: u8 = 7;
 }
 
 /// No duration: it is not known.
@@ -122,6 +128,7 @@ struct RawOpen {
     generation: U64,
     domain: U32,
     slot: U16,
+    host: U16,
     proof: [u8; PROOF_LEN],
 }
 
@@ -144,12 +151,17 @@ struct RawRefused {
 }
 
 impl Wish {
+    /// Whether it is wanted by an entry of the lender's table, and not by a line.
+    pub fn is_by_entry(&self) -> bool {
+        self.generation != LoanGeneration(0)
+    }
+
     /// What is proven when it is opened as `stream` under the keys of the handshake `hash`.
     pub fn proven(&self, hash: &[u8; 32], stream: StreamId) -> Vec<u8> {
-        let Self { function, generation, domain, slot } = self;
+        let Self { function, generation, domain, slot, host } = self;
         let numbers = [stream.0, function.0, domain.0].map(u32::to_le_bytes);
-        let (generation, slot) = (generation.0.to_le_bytes(), slot.to_le_bytes());
-        [b"open", &hash[..], numbers.as_flattened(), &generation, &slot].concat()
+        let (generation, ids) = (generation.0.to_le_bytes(), [slot, &host.0].map(|id| id.to_le_bytes()));
+        [b"open", &hash[..], numbers.as_flattened(), &generation, ids.as_flattened()].concat()
     }
 }
 
@@ -216,6 +228,7 @@ impl What {
             generation: LoanGeneration(raw.generation.get()),
             domain: DomainId(domain),
             slot: raw.slot.get(),
+            host: Bdf(raw.host.get()),
         };
         Some(Self::Open { wish, proof: raw.proof })
     }
@@ -228,6 +241,7 @@ impl Wish {
             generation: self.generation.0.into(),
             domain: self.domain.0.into(),
             slot: self.slot.into(),
+            host: self.host.0.into(),
             proof: *proof,
         }
     }
@@ -250,6 +264,7 @@ impl OpenRefusal {
             verdict::GENERATION => Self::Generation,
             verdict::NUMBER => Self::Number,
             verdict::NO_ROOM => Self::NoRoom,
+            verdict::MANAGED => Self::Managed,
             verdict => Self::Other { verdict },
         }
     }
@@ -276,6 +291,7 @@ impl OpenRefusal {
             Self::Generation => plain(verdict::GENERATION),
             Self::Number => plain(verdict::NUMBER),
             Self::NoRoom => plain(verdict::NO_ROOM),
+            Self::Managed => plain(verdict::MANAGED),
             Self::Other { verdict } => plain(*verdict),
         }
     }
@@ -298,6 +314,7 @@ pub(crate) mod tests {
             generation: LoanGeneration(3),
             domain: DomainId((1 << 18) - 1),
             slot: 0x1234,
+            host: Bdf(0x0107),
         }
     }
 
@@ -315,6 +332,7 @@ pub(crate) mod tests {
             OpenRefusal::Generation,
             OpenRefusal::Number,
             OpenRefusal::NoRoom,
+            OpenRefusal::Managed,
             OpenRefusal::Other { verdict: 99 },
         ];
         let information =
@@ -357,6 +375,7 @@ pub(crate) mod tests {
             Wish { generation: LoanGeneration(4), ..wish() }.proven(&[1; 32], StreamId(2)),
             Wish { domain: DomainId(1), ..wish() }.proven(&[1; 32], StreamId(2)),
             Wish { slot: 1, ..wish() }.proven(&[1; 32], StreamId(2)),
+            Wish { host: Bdf(1), ..wish() }.proven(&[1; 32], StreamId(2)),
         ];
         assert!(others.iter().all(|other| *other != before));
     }

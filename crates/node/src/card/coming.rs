@@ -6,7 +6,7 @@
 use base::Instant;
 use base::ids::NodeId;
 use base::ledger::{Owner, RawMemory, RegionError};
-use link::State;
+use link::{Entry, State};
 
 use super::{Card, CardEvent, frames, name_of};
 use crate::DriveConfig;
@@ -115,6 +115,15 @@ impl<'m> Card<'m> {
                 lent.allowed = allowed.map(Box::from);
                 self.step_one(now, loan, |card| card.loans[loan].set_allowed(allowed.map(Box::from)));
             }
+        }
+    }
+
+    /// This node's table has this entry of what a loan lends from now on: [`CardEvent::Applied`] says how far it is. The
+    /// other loans notice nothing of it. A loan that lends nothing has no entry.
+    pub fn set_entry(&mut self, now: Instant, loan: usize, entry: Entry) {
+        if let Some(LoanRole::Lend(lent)) = self.config.loans.get_mut(loan).map(|loan| &mut loan.role) {
+            lent.entry = Some(entry);
+            self.step_one(now, loan, |card| card.loans[loan].set_entry(now, entry));
         }
     }
 

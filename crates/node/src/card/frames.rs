@@ -434,10 +434,19 @@ impl<'m> Card<'m> {
             Some(OpenRefusal::Unknown) => Cause::Unproven,
             Some(OpenRefusal::NotAllowed) => Cause::NotAllowed,
             Some(OpenRefusal::NoRoom) => Cause::NoRoom,
+            Some(OpenRefusal::Generation) if self.is_ahead(said, place) => Cause::UnknownGeneration,
             _ => return,
         };
         let (peer, Some(function)) = (&self.peers[place], said.function()) else { return };
         self.ledger.root.sightings.note(cause, peer.node(), Some(function), peer.address());
+    }
+
+    /// Whether somebody asks by an entry that this node's table does not have yet.
+    fn is_ahead(&self, said: &Said, place: usize) -> bool {
+        let of = (said.function(), self.peers[place].group());
+        let is_its = |loan: &&LoanConfig| (Some(loan.function), loan.group) == of;
+        let mut lent = self.config.loans.iter().filter(is_its).filter_map(|loan| loan.role.lent());
+        lent.any(|lent| said.generation() > lent.generation())
     }
 
     /// The loan that something is said of, if there is one.

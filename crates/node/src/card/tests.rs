@@ -24,7 +24,7 @@ use link::{Lender, Name, NodeKey, Secret};
 use super::*;
 use crate::apertures::base_of;
 use crate::loan_table::Asker;
-use crate::{BorrowEdge, DriveConfig, LendConfig, LoanConfig, LoanRole, RailConfig, Route};
+use crate::{BorrowEdge, DriveConfig, LendConfig, LoanConfig, LoanRole, RailConfig, Route, Title};
 
 const TICK: Duration = Duration::from_micros(50);
 /// The only address on the only rail.
@@ -37,10 +37,9 @@ fn lender() -> Lender {
 
 fn config(node: u64, role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
-        secret: Secret([5; 32]),
+        title: Title::Line(Secret([5; 32])),
         function: FunctionId(7),
         group: Group::DEFAULT,
-        generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             NodeKey::numbered(2).id(),
             LifeId([2; 16]),
@@ -335,7 +334,7 @@ fn a_loan_comes_and_goes_beside_another_one() {
     lends.drives.push(Some(DriveConfig::new(1 << 12, 512, 8)));
     let other = LoanRole::Lend(LendConfig::of(1));
     lends.loans.push(LoanConfig {
-        secret: Secret([6; 32]),
+        title: Title::Line(Secret([6; 32])),
         function: FunctionId(8),
         group: Group::DEFAULT,
         role: other,
@@ -343,7 +342,7 @@ fn a_loan_comes_and_goes_beside_another_one() {
     });
     let mut borrows = config(2, borrow(BorrowEdge::Drive));
     let coming = |life| LoanConfig {
-        secret: Secret([6; 32]),
+        title: Title::Line(Secret([6; 32])),
         function: FunctionId(8),
         group: Group::DEFAULT,
         life,
@@ -489,7 +488,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
         let mut both = config(node, role(0));
         both.drives.extend(config(node, role(0)).drives);
         let mut other = config(node, role(1)).loans.remove(0);
-        (other.function, other.secret) = (FunctionId(8), Secret([6; 32]));
+        (other.function, other.title) = (FunctionId(8), Title::Line(Secret([6; 32])));
         both.loans.push(other);
         both
     };
@@ -547,7 +546,7 @@ fn sharers(node: u64) -> CardConfig {
     };
     let mut both = config(node, role(0));
     let mut other = config(node, role(1)).loans.remove(0);
-    (other.function, other.secret) = (FunctionId(8), Secret([6; 32]));
+    (other.function, other.title) = (FunctionId(8), Title::Line(Secret([6; 32])));
     both.loans.push(other);
     let namespace = crate::NamespaceConfig {
         blocks: 1 << 12,
@@ -1147,12 +1146,7 @@ fn calls_beyond_a_measure_are_dropped_and_nothing_else_is() {
 #[test]
 fn frames_of_another_generation_of_a_loan_are_refused() {
     let arena = Arena::default();
-    let configs = [1, 2].map(|node| {
-        let mut config = sharers(node);
-        (config.loans[0].generation, config.loans[1].generation) = (LoanGeneration(4), LoanGeneration(5));
-        config
-    });
-    let mut ends = configs.map(|config| End::new(&arena, config));
+    let mut ends = [1, 2].map(|node| End::new(&arena, sharers(node)));
     let are_ready = |card: &Card<'_>, _: Instant| {
         (0..2).all(|loan| card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready()))
     };

@@ -5,22 +5,21 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 
 use base::Instant;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, RailId};
 use base::ledger::LedgerError;
 use link::pair::FunctionId;
 use link::{Name, NodeKey, Protection, RailMode, Secret, Tenancy};
 
 use super::*;
-use crate::{Card, CardEvent, DriveConfig, LendConfig, RailConfig, Route, Unusable};
+use crate::{Card, CardEvent, DriveConfig, LendConfig, RailConfig, Route, Title, Unusable};
 
 const MIB: usize = 1 << 20;
 
 fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
     let loan = |(group, (life, role)): (usize, &(u32, LoanRole))| LoanConfig {
-        secret: Secret([5; 32]),
+        title: Title::Line(Secret([5; 32])),
         function: FunctionId(group as u32),
         group: Group::DEFAULT,
-        generation: LoanGeneration(0),
         tenancy: Tenancy::default(),
         life: *life,
         least_incarnation: Incarnation(0),

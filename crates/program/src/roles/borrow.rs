@@ -210,6 +210,8 @@ impl serve::Observer for Announce {
                 }
             }
             AgentEvent::Tenant { .. }
+            | AgentEvent::Applied { .. }
+            | AgentEvent::HoldOver { .. }
             | AgentEvent::StoreTenancy { .. }
             | AgentEvent::StoreHolder(_)
             | AgentEvent::ForgetHolder(_)

@@ -199,7 +199,7 @@ fn loans(device: &Device, place: usize, state: &StateDir) -> Result<Vec<LoanSpec
     let mut loans = Vec::new();
     for Lent { name: function, controller, limit, group } in functions(device)? {
         let secret = function_secret(state.key(), &function);
-        let lent = LendConfig { drive: place, controller, limit, allowed: allowed.clone() };
+        let lent = LendConfig { drive: place, controller, limit, allowed: allowed.clone(), entry: None };
         // Memory is new in each life of the node.
         let tenancy = match device.source.memory() {
             Some(_) => state.renew_tenancy(&function)?,
@@ -250,9 +250,10 @@ pub(super) fn lines<'a>(
 ) -> Result<Vec<String>, Failure> {
     loans
         .into_iter()
-        .map(|loan| {
+        .filter_map(|loan| Some((loan, loan.config.title.secret()?)))
+        .map(|(loan, secret)| {
             let function = loan.function.parse().map_err(Failure::usage)?;
-            let secret = Key::new(loan.config.secret.0);
+            let secret = Key::new(secret.0);
             let line = Line::new(lender, secret, addresses, function).map_err(Failure::usage)?;
             Ok(line.in_group(loan.config.group).reveal())
         })

@@ -19,6 +19,7 @@ pub(super) fn event(function: String, refusal: &Refusal, own: NodeId) -> Option<
         Refusal::InUse { hold: Some(_), .. } => "kept",
         Refusal::NotLent => "not-lent",
         Refusal::Generation => "generation",
+        Refusal::Managed => "managed",
         Refusal::NoRoom => "no-room",
         Refusal::Sealing => "sealing",
         Refusal::Twin { .. } => "twin",
@@ -57,7 +58,10 @@ pub fn words(function: &str, refusal: &Refusal, own: NodeId) -> Option<String> {
              the line that was printed last"
         )),
         Refusal::Generation => Some(format!(
-            "{function} was assigned anew, and this line is of an earlier assignment: use the present line"
+            "{function} was assigned anew or taken back, or its lender has not heard yet that it is this node's"
+        )),
+        Refusal::Managed => Some(format!(
+            "{function} is given and taken by a manager, so its line opens it no more: have it assigned to this node"
         )),
         Refusal::NoRoom => Some(format!(
             "the lender of {function} has no room for another node, or for another loan of this one; it can be \
@@ -118,7 +122,7 @@ mod tests {
         assert!(restarted.contains("since before the lender was started"), "{restarted}");
         assert!(words(Refusal::NotAllowed).contains(&own.to_string()));
         assert!(words(Refusal::NotLent).contains("nvme0 is not lent by the node that its line names"));
-        assert!(words(Refusal::Generation).contains("use the present line"));
+        assert!(words(Refusal::Generation).contains("taken back"));
         assert!(words(Refusal::NoRoom).contains("no room for another node"));
         assert!(words(Refusal::Version).contains("install the same release"));
         assert!(words(Refusal::Unknown { verdict: 9 }).contains("number 9"));

@@ -395,7 +395,7 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
     };
     Loan {
         function: loan.function.clone(),
-        generation: loan.config.generation.0,
+        generation: loan.generation().0,
         group: loan.config.group.0,
         role,
         peer: kept.as_ref().map_or_else(|| peer_name(cells), |(holder, _)| holder.clone()),

@@ -131,7 +131,10 @@ impl World<'_> {
                 CardEvent::Refused(..) | CardEvent::Met(..) | CardEvent::Joined(..) => {}
                 CardEvent::Withdrawn(drive) => self.note_withdrawn(node, drive),
                 // Nobody here has a group's key.
-                CardEvent::Left(_) | CardEvent::Notice(_) | CardEvent::Doubted(_) => {}
+                CardEvent::Left(_)
+                | CardEvent::Notice(_)
+                | CardEvent::Doubted(_)
+                | CardEvent::Applied(..) => {}
             }
             self.drive_agent(node);
         }

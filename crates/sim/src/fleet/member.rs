@@ -4,7 +4,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LoanGeneration, RailId};
+use base::ids::{CardGeneration, DomainId, Incarnation, RailId};
 use base::ledger::{Arena, Journal};
 use base::{Instant, Random, RuleSet};
 use link::{Name, NodeKey, Secret, Tenancy};
@@ -225,8 +225,8 @@ impl<'w> Member<'w> {
 
 fn loan(function: usize, role: LoanRole, (tenancy, life, least): (Tenancy, u32, u64)) -> LoanConfig {
     let (secret, function) = (Secret([function as u8; 32]), FunctionId((function as u32).wrapping_add(1)));
-    let (generation, least_incarnation) = (LoanGeneration(3), Incarnation(least));
-    LoanConfig { generation, tenancy, life, least_incarnation, ..LoanConfig::new(secret, function, role) }
+    let least_incarnation = Incarnation(least);
+    LoanConfig { tenancy, life, least_incarnation, ..LoanConfig::new(secret, function, role) }
 }
 
 /// A vacant place, which had this loan.

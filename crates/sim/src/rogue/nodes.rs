@@ -5,14 +5,17 @@ use base::ledger::Arena;
 use base::{Instant, RuleSet};
 use link::PublicKey;
 use link::frame::Header;
-use node::{BorrowEdge, CardConfig, LoanRole, NodeLedger};
+use node::{Assignment, BorrowEdge, CardConfig, Entry, Holder, LoanConfig, LoanRole, NodeLedger, Title};
 
 use super::lies::Streams;
-use super::{FUNCTIONS, LENDER, LENDERS, NEIGHBOUR, NODES, ROGUE, SECRET, THERE, WISHES};
+use super::{FORMER, FUNCTIONS, LENDER, LENDERS, NEIGHBOUR, NODES, ROGUE, SECRET, THERE, WISHES};
 use crate::checkers::opening;
 use crate::liars::Dice;
 use crate::liars::seat::{self, Seat};
 use crate::liars::twist::{Target, Told};
+
+/// By which the rogue has what is assigned anew later.
+const FIRST: LoanGeneration = LoanGeneration(1);
 
 /// All nodes.
 pub(super) struct Nodes<'w> {
@@ -29,7 +32,7 @@ impl<'w> Nodes<'w> {
     }
 
     pub(super) fn generation(&self, node: usize, loan: usize) -> LoanGeneration {
-        self.seats[node].config.loans[loan].generation
+        self.seats[node].config.loans[loan].generation()
     }
 
     pub(super) fn channel(&self, node: usize, other: usize) -> Option<&link::pair::Channel<'w>> {
@@ -133,6 +136,19 @@ pub(super) fn place_of(node: usize, function: usize) -> usize {
     functions_of(node).position(|other| other == function).expect("it lends or borrows it")
 }
 
+/// The function that is assigned anew is the rogue's, by an entry of this generation.
+pub(super) fn entitle(loan: &mut LoanConfig, generation: LoanGeneration) {
+    let slot = place_of(ROGUE, FORMER) as u16;
+    match &mut loan.role {
+        LoanRole::Lend(lent) => {
+            let (node, domain) = (seat::identity(ROGUE).id(), seat::domain_of(ROGUE));
+            let to = Assignment { node, domain, slot, hold: base::times::HOLD };
+            lent.entry = Some(Entry { generation, holder: Holder::Assigned(to) });
+        }
+        _ => loan.title = Title::Entry { generation, slot },
+    }
+}
+
 fn config(node: usize, rules: RuleSet) -> CardConfig {
     let loans = functions_of(node).enumerate().map(|(place, function)| {
         let lender = LENDERS[function];
@@ -140,7 +156,11 @@ fn config(node: usize, rules: RuleSet) -> CardConfig {
             if lender == node { seat::lends(place) } else { seat::borrows(lender, BorrowEdge::Program) };
         let is_stranger = node == ROGUE && matches!(function, SECRET | THERE);
         let secret = [if is_stranger { 0xff } else { function as u8 + 1 }; 32];
-        seat::loan_of(function, secret, role)
+        let mut loan = seat::loan_of(function, secret, role);
+        if function == FORMER {
+            entitle(&mut loan, FIRST);
+        }
+        loan
     });
     seat::config_of(node, loans.collect(), rules)
 }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use base::ids::{CardGeneration, ChannelIndex, StreamId};
+use base::ids::{CardGeneration, ChannelIndex, LoanGeneration, StreamId};
 use base::times::REFUSAL_PAUSE;
 use base::{Instant, Rule};
 
@@ -105,6 +105,14 @@ impl Said {
         match &self.control.what {
             What::Open { wish, .. } => Some(wish.function),
             _ => None,
+        }
+    }
+
+    /// Of an opening: by which entry of the lender's table; 0: by a line.
+    pub fn generation(&self) -> LoanGeneration {
+        match &self.control.what {
+            What::Open { wish, .. } => wish.generation,
+            _ => LoanGeneration::default(),
         }
     }
 

@@ -780,7 +780,7 @@ impl<'m> Channel<'m> {
     }
 
     /// Has a stream opened: said again and again by its claim.
-    pub(super) fn say_open(&mut self, id: StreamId, wish: Wish, secret: [u8; 32]) {
+    pub(super) fn say_open(&mut self, id: StreamId, wish: Wish, secret: Option<[u8; 32]>) {
         self.sayings.say(id, Saying::Open(wish, secret));
     }
 

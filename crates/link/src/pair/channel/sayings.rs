@@ -7,7 +7,7 @@ use base::ids::StreamId;
 use super::{CONTROL, MAX_STREAMS};
 use crate::pair::control::{Control, What, Wish};
 use crate::path::Carried;
-use crate::proof::prove;
+use crate::proof::{PROOF_LEN, prove};
 use crate::record::{Record, Writer};
 
 /// Records about streams that wait to be sent: more than a channel has streams. What does not find room is said again.
@@ -20,8 +20,8 @@ const TOLD: usize = 256;
 /// What is to be said of a stream.
 #[derive(Clone, Copy)]
 pub(super) enum Saying {
-    /// With a proof that is made when it is sent, for the keys that are in use then.
-    Open(Wish, [u8; 32]),
+    /// With a proof that is made when it is sent, for the keys that are in use then, if there is a secret.
+    Open(Wish, Option<[u8; 32]>),
     Other(What),
 }
 
@@ -147,7 +147,10 @@ impl Saying {
     /// As it is said under the keys of the handshake `hash`.
     fn spoken(&self, hash: &[u8; 32], id: StreamId) -> What {
         match *self {
-            Self::Open(wish, secret) => What::Open { wish, proof: prove(&secret, &wish.proven(hash, id)) },
+            Self::Open(wish, secret) => {
+                let proof = secret.map(|secret| prove(&secret, &wish.proven(hash, id)));
+                What::Open { wish, proof: proof.unwrap_or([0; PROOF_LEN]) }
+            }
             Self::Other(what) => what,
         }
     }

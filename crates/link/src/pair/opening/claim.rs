@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use base::ids::StreamId;
+use base::ids::{LoanGeneration, StreamId};
 use base::ledger::{Cell, Code, Journal, Layout};
 use base::{Instant, coded};
 use pcie::Bdf;
@@ -74,8 +74,9 @@ impl ClaimCells {
 pub struct ClaimConfig {
     /// What is wanted, and where.
     pub wish: Wish,
-    /// The secret of the function's line.
-    pub secret: [u8; 32],
+    /// The secret of the function's line; `None`: it is wanted by an entry of its lender's table, of the wish's
+    /// generation.
+    pub secret: Option<[u8; 32]>,
 }
 
 /// What the owner of a claim has to act on, in the same step.
@@ -128,6 +129,11 @@ impl<'m> Claim<'m> {
     pub fn stream(&self) -> Option<(Course, StreamId)> {
         let course = Course(self.cells.course.get());
         (course != Course::default()).then(|| (course, StreamId(self.cells.stream.get())))
+    }
+
+    /// By which entry of its lender's table it asks; 0: by a line.
+    pub fn generation(&self) -> LoanGeneration {
+        self.config.wish.generation
     }
 
     /// Number of the tenancy under which it was opened last; 0: never.

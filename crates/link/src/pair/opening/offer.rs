@@ -9,6 +9,14 @@
 //!    ([`Lobby`](crate::pair::Lobby), `admission` of the channel).
 //! 3. Who takes it has it once that is durable; who gives it back is answered once that is.
 //! 4. Whatever was in a stream before has ended before another one opens.
+//!
+//! Of a function that a manager gives and takes, an [`Entry`] of the lender's table says whose it is:
+//!
+//! 5. Only the node of the entry opens it, by the entry's generation, in its domain and slot. It proves nothing more than
+//!    who it is; no line opens it.
+//! 6. Whose it is not by the entry keeps the stream that it has, if that flows, until it gives the function back, was
+//!    silent for the hold time, or the entry forces it out. Nobody else gets a stream before. Without a stream it has
+//!    nothing.
 
 use std::collections::VecDeque;
 
@@ -21,6 +29,7 @@ use pcie::Bdf;
 use zerocopy::FromBytes;
 
 use super::Repeat;
+use crate::entry::{Applied, Assignment, Entry, Holder, Possession};
 use crate::pair::channel::{Channel, Course, NotNow, Said};
 use crate::pair::control::{FunctionId, OpenRefusal, What, Wish};
 use crate::proof::is_proof;
@@ -36,6 +45,8 @@ use crate::tenancy::{Tenancy, TenancyWords};
 ///  |               +-+-|--asked again-+------------------+ (and Closing)  |
 ///  |                   +---------------close------------------------------+
 ///  +--anew, or closed by the borrower: from all but Closing
+///
+/// Ending, Saving, Open --the entry is another's--> Closing
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OfferState {
@@ -67,13 +78,17 @@ pub struct OfferCells {
     course: Cell<u64>,
     /// How far into the aperture of its domain the function lies.
     base: Cell<u64>,
+    /// Of the entry by which the stream was opened; 0: by a line.
+    generation: Cell<u64>,
     stream: Cell<u32>,
     /// Where the function is wanted.
     domain: Cell<u32>,
     slot: Cell<u32>,
     requester: Cell<u16>,
+    /// What requests of the function bear at who has the stream.
+    host: Cell<u16>,
     state: Cell<Code<OfferState>>,
-    reserved: Cell<u8>,
+    reserved: [Cell<u8>; 7],
 }
 
 impl OfferCells {
@@ -81,6 +96,11 @@ impl OfferCells {
     /// time.
     pub fn place(&self) -> (DomainId, u16) {
         (DomainId(self.domain.get()), self.slot.get() as u16)
+    }
+
+    /// What requests of the function bear there: readable by the agent at any time.
+    pub fn host(&self) -> Bdf {
+        Bdf(self.host.get())
     }
 
     /// Who has not given the function back, and has no stream of it, and when that node was last heard, as far as its
@@ -98,10 +118,10 @@ impl OfferCells {
 pub struct OfferConfig {
     /// The function.
     pub function: FunctionId,
-    /// Its present assignment.
-    pub generation: LoanGeneration,
-    /// The secret of its line.
-    pub secret: [u8; 32],
+    /// The secret of its line, if it has one.
+    pub secret: Option<[u8; 32]>,
+    /// Its entry in the lender's table; `None`: nobody manages it, and its line counts.
+    pub entry: Option<Entry>,
     /// The nodes that may have it; `None`: all that have its line.
     pub allowed: Option<Box<[NodeId]>>,
     /// Who has used it last, as the agent has made durable.
@@ -150,6 +170,10 @@ pub struct Offer<'m> {
     information: Option<Information>,
     informs: Repeat,
     listens_since: Instant,
+    /// Whose the function is by the entry, and has not had it, is awaited since then.
+    awaited_since: Instant,
+    /// When it was looked last whether whose it is was silent for too long, and what came of that.
+    overdue: (Instant, Option<bool>),
     events: VecDeque<OfferEvent>,
 }
 
@@ -160,7 +184,17 @@ impl<'m> Offer<'m> {
             cells.heard_at.set(journal, now.as_nanos());
         }
         let (information, informs, events) = (None, Repeat::default(), VecDeque::new());
-        let mut offer = Self { cells, journal, config, information, informs, listens_since: now, events };
+        let mut offer = Self {
+            cells,
+            journal,
+            config,
+            information,
+            informs,
+            listens_since: now,
+            awaited_since: now,
+            overdue: (now, None),
+            events,
+        };
         if offer.tenant().number < offer.config.tenancy.number {
             offer.set_tenant(offer.config.tenancy);
         }
@@ -191,6 +225,11 @@ impl<'m> Offer<'m> {
         self.cells.place()
     }
 
+    /// What requests of the function bear there.
+    pub fn host(&self) -> Bdf {
+        self.cells.host()
+    }
+
     /// Who has the function, or has had it last.
     pub fn tenant(&self) -> Tenancy {
         self.cells.tenant.get().into()
@@ -211,6 +250,32 @@ impl<'m> Offer<'m> {
     /// `tenancy` is durable. [`Offer::advance`] follows in the same step.
     pub fn set_tenancy(&mut self, tenancy: Tenancy) {
         self.config.tenancy = tenancy;
+    }
+
+    /// The table has this entry from now on. [`Offer::advance`] follows in the same step.
+    pub fn set_entry(&mut self, now: Instant, entry: Entry) {
+        let is_anothers = entry.assigned().is_some_and(|to| to.node != self.tenant().node);
+        if self.config.entry.map(|before| before.generation) != Some(entry.generation) && is_anothers {
+            // Whose it is now has not been heard of yet.
+            self.awaited_since = now;
+        }
+        self.config.entry = Some(entry);
+    }
+
+    /// By which generation its stream was opened.
+    pub fn generation(&self) -> LoanGeneration {
+        LoanGeneration(self.cells.generation.get())
+    }
+
+    /// How far it is with its entry, as far as it knows, by the last step; `None`: it has none.
+    pub fn applied(&self) -> Option<Applied> {
+        let entry = self.config.entry?;
+        let held = match entry.holder {
+            _ if self.is_left() => Possession::Leaving,
+            Holder::Assigned(_) => Possession::Assigned,
+            Holder::Nobody | Holder::Leaving { .. } => Possession::Nobody,
+        };
+        Some(Applied { generation: entry.generation, held, is_overdue: self.overdue.1 })
     }
 
     /// Only these nodes may have the function from now on; who has it keeps it as long as it is heard.
@@ -256,13 +321,23 @@ impl<'m> Offer<'m> {
         self.events.pop_front()
     }
 
-    /// When [`Offer::advance`] has something to do.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.informs.next.filter(|_| self.state() == OfferState::Open && self.information.is_some())
+    /// When [`Offer::advance`] has something to do; `channel` is the one with the node of its stream.
+    pub fn poll_timeout(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {
+        let inform =
+            self.informs.next.filter(|_| self.state() == OfferState::Open && self.information.is_some());
+        [inform, self.end_of_patience(channel), self.next_look(channel)].into_iter().flatten().min()
     }
 
     /// Part of every step; `channel` is the one with the node of its stream, where that is there.
-    pub fn advance(&mut self, now: Instant, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
+    pub fn advance(&mut self, now: Instant, mut channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
+        self.overdue = (now, self.is_overdue(now, channel.as_deref()));
+        self.enforce(now, channel.as_deref_mut(), stream);
+        self.follow(now, channel, stream);
+        self.forget_absent();
+    }
+
+    /// How the stream begins and ends, but for what the entry says.
+    fn follow(&mut self, now: Instant, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
         let here = channel.filter(|channel| self.is_of(channel));
         let (state, is_saved) = (self.state(), self.unsaved_tenancy().is_none());
         match (state, here) {
@@ -292,7 +367,9 @@ impl<'m> Offer<'m> {
     pub fn handle_asking(&mut self, now: Instant, asking: Asking<'_, 'm>) -> Option<OpenRefusal> {
         let (said, channel) = (asking.said, asking.channel);
         let (id, What::Open { wish, proof }) = (said.stream(), *said.what()) else { return None };
-        let is_proven = is_proof(&self.config.secret, &wish.proven(said.hash(), id), &proof)
+        let proves = |secret| is_proof(secret, &wish.proven(said.hash(), id), &proof);
+        let is_proven = wish.is_by_entry()
+            || self.config.secret.as_ref().is_some_and(proves)
             || !self.journal.rule(Rule::ProveSecrets);
         if wish.function != self.config.function || !is_proven {
             channel.refuse_unknown(now, id);
@@ -363,12 +440,22 @@ impl<'m> Offer<'m> {
     ) -> Option<OpenRefusal> {
         // Who speaks of streams has been met.
         let (node, ..) = channel.peer()?;
+        match self.config.entry {
+            Some(entry) => self.obstacle_by_entry(now, (&entry, wish), node, holders),
+            None if wish.is_by_entry() => Some(OpenRefusal::Generation),
+            None => self.obstacle_by_line(now, node, holders),
+        }
+    }
+
+    /// The same of a function that nobody manages.
+    fn obstacle_by_line(
+        &self,
+        now: Instant,
+        node: NodeId,
+        holders: Option<&Channel<'m>>,
+    ) -> Option<OpenRefusal> {
         if !self.is_allowed(node) {
             return Some(OpenRefusal::NotAllowed);
-        }
-        let is_present = wish.generation == self.config.generation;
-        if !is_present && self.journal.rule(Rule::FenceGenerations) {
-            return Some(OpenRefusal::Generation);
         }
         let holder = self.holder().filter(|holder| holder.node != node)?;
         let heard = self.holder_heard(holders);
@@ -380,6 +467,156 @@ impl<'m> Offer<'m> {
             return None;
         }
         Some(self.in_use(now, &holder, silent, hold))
+    }
+
+    /// The same of a managed one.
+    fn obstacle_by_entry(
+        &self,
+        now: Instant,
+        (entry, wish): (&Entry, &Wish),
+        node: NodeId,
+        holders: Option<&Channel<'m>>,
+    ) -> Option<OpenRefusal> {
+        let place = (wish.domain, wish.slot);
+        let refusal = self.refusal_by(entry, wish.generation, (node, place));
+        if refusal.is_some() {
+            return refusal;
+        }
+        // Another stream of its own is over, if that is where the function was.
+        let tenant = self.tenant();
+        let was_there = (tenant.node, self.place()) == (node, place);
+        if self.is_left() && !was_there && self.journal.rule(Rule::LetLeave) {
+            let silent = now.since(self.holder_heard(holders));
+            return Some(self.in_use(now, &tenant, silent, self.patience()));
+        }
+        None
+    }
+
+    /// Why a node has no right to the function in this place by an entry of this generation, or by a line where that
+    /// is 0.
+    fn refusal_by(
+        &self,
+        entry: &Entry,
+        generation: LoanGeneration,
+        (node, place): (NodeId, (DomainId, u16)),
+    ) -> Option<OpenRefusal> {
+        if generation == LoanGeneration(0) {
+            return self.journal.rule(Rule::FenceLines).then_some(OpenRefusal::Managed);
+        }
+        if generation != entry.generation && self.journal.rule(Rule::FenceGenerations) {
+            return Some(OpenRefusal::Generation);
+        }
+        let is_its = entry.assigned().is_some_and(|to| (to.node, (to.domain, to.slot)) == (node, place));
+        (!is_its && self.journal.rule(Rule::AssignedOnly)).then_some(OpenRefusal::NotAllowed)
+    }
+
+    /// Who has the function by no entry loses it, when it is time.
+    fn enforce(&mut self, now: Instant, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
+        let Some(entry) = self.config.entry else { return };
+        if self.is_entitled(&entry) {
+            return;
+        }
+        match self.state() {
+            OfferState::Free | OfferState::Closing => {}
+            OfferState::Ending | OfferState::Saving => self.end_stream(channel, stream),
+            OfferState::Open if self.has_to_go(now, &entry, channel.as_deref()) => {
+                self.end_stream(channel, stream);
+            }
+            OfferState::Open => {}
+        }
+    }
+
+    /// Whether who has the function has it by this entry.
+    fn is_entitled(&self, entry: &Entry) -> bool {
+        let node = self.tenant().node;
+        match self.state() {
+            OfferState::Free => entry.assigned().is_some_and(|to| to.node == node),
+            _ => self.refusal_by(entry, self.generation(), (node, self.place())).is_none(),
+        }
+    }
+
+    /// Who has no stream and no right to one has nothing.
+    fn forget_absent(&self) {
+        let is_entitled = self.config.entry.is_none_or(|entry| self.is_entitled(&entry));
+        if self.state() == OfferState::Free && self.tenant().is_held && !is_entitled {
+            self.set_tenant(self.tenant().given_back());
+        }
+    }
+
+    /// Whether somebody has the function still who does not have it by the entry, as far as is durable.
+    fn is_left(&self) -> bool {
+        let is_entitled = self.config.entry.is_none_or(|entry| self.is_entitled(&entry));
+        let has_something =
+            self.state() != OfferState::Free || self.tenant().is_held || self.unsaved_tenancy().is_some();
+        !is_entitled && has_something
+    }
+
+    /// Whether a stream ends that its borrower has not given back.
+    fn has_to_go(&self, now: Instant, entry: &Entry, channel: Option<&Channel<'m>>) -> bool {
+        let is_forced = matches!(entry.holder, Holder::Leaving { forced: true, .. });
+        (is_forced && self.journal.rule(Rule::ForceOut))
+            || self.end_of_patience(channel).is_some_and(|end| end <= now)
+    }
+
+    /// When a stream ends that is to be given back, or its borrower is overdue, if nothing is heard of that.
+    fn end_of_patience(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {
+        let entry = self.config.entry?;
+        let is_waited_for = self.state() == OfferState::Open && !self.is_entitled(&entry);
+        // A card that is new, because the lender itself was away, listens first.
+        let end = (self.holder_heard(channel) + self.patience()).max(self.listens_since + SILENCE);
+        is_waited_for.then_some(end)
+    }
+
+    /// How long who has the stream may be silent.
+    fn patience(&self) -> Duration {
+        match self.config.entry.map(|entry| entry.holder) {
+            Some(Holder::Leaving { from, .. }) => from.patience(),
+            Some(Holder::Assigned(to)) if to.node == self.tenant().node => to.patience(),
+            _ => SILENCE,
+        }
+    }
+
+    /// The stream ends here, whether the borrower hears of it or not. Once that is durable it is told again.
+    fn end_stream(&mut self, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
+        if let Some(channel) = channel.filter(|channel| self.is_of(channel)) {
+            let id = StreamId(self.cells.stream.get());
+            channel.release(id, stream);
+            channel.say_of(id, What::Closed);
+        }
+        self.set_tenant(self.tenant().given_back());
+        self.set_state(OfferState::Closing);
+        self.events.push_back(OfferEvent::Closed);
+    }
+
+    /// Whether the one of the entry was silent for longer than it may be: not before this card has listened.
+    fn is_overdue(&self, now: Instant, channel: Option<&Channel<'m>>) -> Option<bool> {
+        let to = self.config.entry?.assigned()?;
+        let heard = self.assigned_heard(&to, channel);
+        let is_silent = now.since(heard) >= to.patience();
+        let has_listened = now.since(self.listens_since) >= SILENCE;
+        (has_listened || (!is_silent && heard > self.listens_since)).then_some(is_silent)
+    }
+
+    /// When that may be another answer.
+    fn next_look(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {
+        let to = self.config.entry?.assigned()?;
+        Some(match self.overdue {
+            (looked_at, Some(true)) => looked_at + SILENCE,
+            (looked_at, _) => {
+                let end = self.assigned_heard(&to, channel) + to.patience();
+                end.max(self.listens_since + SILENCE).max(looked_at)
+            }
+        })
+    }
+
+    /// When the one of the entry was last heard, or began to be awaited.
+    fn assigned_heard(&self, to: &Assignment, channel: Option<&Channel<'m>>) -> Instant {
+        let its = channel.filter(|channel| channel.peer().is_some_and(|(node, ..)| node == to.node));
+        let known = match self.tenant().node == to.node {
+            true => Instant::from_nanos(self.cells.heard_at.get()),
+            false => self.awaited_since,
+        };
+        its.map_or(known, |channel| channel.last_heard().max(known))
     }
 
     fn in_use(&self, now: Instant, holder: &Tenancy, silent: Duration, hold: Duration) -> OpenRefusal {
@@ -437,6 +674,9 @@ impl<'m> Offer<'m> {
         self.cells.stream.set(self.journal, id.0);
         self.cells.domain.set(self.journal, wish.domain.0);
         self.cells.slot.set(self.journal, wish.slot.into());
+        self.cells.host.set(self.journal, wish.host.0);
+        self.cells.generation.set(self.journal, wish.generation.0);
+        stream.set_generation(wish.generation);
         self.set_state(OfferState::Ending);
         stream.begin(channel.stream_name(id), channel.max_payload());
         self.ask_for_reset();

@@ -543,7 +543,7 @@ impl<'m> Node<'m> {
         let places = self.places.iter().flat_map(|place| {
             let end = match (&place.end, place.slot) {
                 (End::Claim(claim), Some(slot)) => claim.poll_timeout(&self.slots[slot].channel),
-                (End::Offer(offer), _) => offer.poll_timeout(),
+                (End::Offer(offer), slot) => offer.poll_timeout(slot.map(|slot| &self.slots[slot].channel)),
                 (End::Claim(_), None) => None,
             };
             let ahead = place.stream.receiver().has_ahead().then_some(Instant::ZERO);
@@ -871,8 +871,8 @@ impl TestLoan<'_> {
 pub(super) fn lend(function: u32, lender_life: u8) -> OfferConfig {
     OfferConfig {
         function: FunctionId(function),
-        generation: LoanGeneration(3),
-        secret: [function as u8 ^ 0x55; 32],
+        secret: Some([function as u8 ^ 0x55; 32]),
+        entry: None,
         allowed: None,
         tenancy: Tenancy::default(),
         life: LifeId([lender_life; 16]),
@@ -882,9 +882,10 @@ pub(super) fn lend(function: u32, lender_life: u8) -> OfferConfig {
 pub(super) fn borrow(function: u32) -> ClaimConfig {
     let wish = Wish {
         function: FunctionId(function),
-        generation: LoanGeneration(3),
+        generation: LoanGeneration(0),
         domain: DomainId(9),
         slot: function as u16,
+        host: Bdf(function as u16),
     };
-    ClaimConfig { wish, secret: [function as u8 ^ 0x55; 32] }
+    ClaimConfig { wish, secret: Some([function as u8 ^ 0x55; 32]) }
 }

@@ -178,7 +178,7 @@ fn strange(arena: &Arena, change: impl Fn(&mut ClaimConfig) + 'static) -> World<
 fn who_does_not_know_the_secret_or_names_no_function_cannot_tell_which() {
     let arena = Arena::default();
     let wrong: [fn(&mut ClaimConfig); 2] =
-        [|config| config.secret = [1; 32], |config| config.wish.function = FunctionId(99)];
+        [|config| config.secret = Some([1; 32]), |config| config.wish.function = FunctionId(99)];
     for wrong in wrong {
         let world = strange(&arena, wrong);
         let refusals = &world.nodes[0].places[0].refusals;
@@ -329,7 +329,7 @@ fn what_was_closed_before_it_came_does_not_open_any_more() {
     let Loan::Borrow { config, .. } = world.nodes[0].config.loans[0].clone() else { panic!() };
     let id = StreamId(4001 + world.nodes[0].places[0].stream_number() % 2);
     let hash = world.nodes[0].slots[0].channel.handshake();
-    let proof = crate::prove(&config.secret, &config.wish.proven(&hash, id));
+    let proof = crate::prove(&config.secret.unwrap(), &config.wish.proven(&hash, id));
     let stats = world.nodes[1].slots[0].channel.stats();
     let (begun, wrong) = (resets(&world), stats.wrong_numbers.get());
     world.say(0, id, What::Close);
@@ -346,7 +346,7 @@ fn an_opening_of_other_keys_proves_nothing() {
     let before = hash(&world);
     let Loan::Borrow { config, .. } = world.nodes[0].config.loans[0].clone() else { panic!() };
     let id = StreamId(4001 + world.nodes[0].places[0].stream_number() % 2);
-    let old = crate::prove(&config.secret, &config.wish.proven(&before, id));
+    let old = crate::prove(&config.secret.unwrap(), &config.wish.proven(&before, id));
     let now = world.now;
     world.nodes[0].channel(1).call_for_test(now);
     world.run(50);
@@ -356,17 +356,16 @@ fn an_opening_of_other_keys_proves_nothing() {
     assert_eq!(world.nodes[1].slots[0].channel.stats().wrong_proofs.get(), wrong + 1);
     // Of another stream, function, domain or slot as well.
     let now = hash(&world);
-    let right = crate::prove(&config.secret, &config.wish.proven(&now, id));
+    let right = crate::prove(&config.secret.unwrap(), &config.wish.proven(&now, id));
     for (id, wish) in [
         (StreamId(id.0 + 2), config.wish),
         (id, Wish { domain: DomainId(8), ..config.wish }),
         (id, Wish { slot: 8, ..config.wish }),
-        (id, Wish { generation: LoanGeneration(8), ..config.wish }),
     ] {
         world.run_for(Duration::from_millis(30));
         world.say(0, id, What::Open { wish, proof: right });
     }
-    assert_eq!(world.nodes[1].slots[0].channel.stats().wrong_proofs.get(), wrong + 5);
+    assert_eq!(world.nodes[1].slots[0].channel.stats().wrong_proofs.get(), wrong + 4);
     assert_eq!(resets(&world), claims);
 }
 
@@ -383,7 +382,7 @@ fn who_breaks_the_rules_is_counted_and_stops_nobody() {
     let prove = |world: &World<'_>, id: StreamId| {
         let hash = world.nodes[0].slots[0].channel.handshake();
         let ClaimConfig { wish, secret } = borrow(1);
-        What::Open { wish, proof: crate::prove(&secret, &wish.proven(&hash, id)) }
+        What::Open { wish, proof: crate::prove(&secret.unwrap(), &wish.proven(&hash, id)) }
     };
     let ours = world.nodes[0].places.iter().map(TestLoan::stream_number).max().unwrap();
     // The stream of another function, one of the other side's numbers, none at all.

@@ -20,7 +20,7 @@ fn coming(beside: &CardConfig, life: u32) -> LoanConfig {
     };
     let tenancy = Tenancy::default();
     LoanConfig {
-        secret: Secret([6; 32]),
+        title: Title::Line(Secret([6; 32])),
         function: FunctionId(8),
         tenancy,
         life,

@@ -610,7 +610,7 @@ fn who_is_a_copy_in_one_group_is_not_forgotten_for_the_other() {
     let two = |node: u64, role: LoanRole, other: LoanRole| {
         let mut it = config(node, role);
         let second = LoanConfig {
-            secret: Secret([6; 32]),
+            title: Title::Line(Secret([6; 32])),
             function: FunctionId(8),
             group: Group(7),
             tenancy: Tenancy::default(),

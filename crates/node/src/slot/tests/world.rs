@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::rc::Rc;
 use std::sync::Once;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, RailId};
 use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, Random, RuleSet};
 use device::MediaKind;
@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 use crate::card::{Card, CardEvent};
 use crate::{
     Address, BorrowEdge, CardConfig, DriveConfig, EdgeGauges, EndCells, GuestMemory, LendConfig, LoanConfig,
-    LoanRole, NodeLedger, RailConfig, Route, SlotCells,
+    LoanRole, NodeLedger, RailConfig, Route, SlotCells, Title,
 };
 
 pub(super) const LENDER: usize = 0;
@@ -714,10 +714,9 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         }
     };
     let loan = LoanConfig {
-        secret: Secret([5; 32]),
+        title: Title::Line(Secret([5; 32])),
         function: FunctionId(7),
         group: Group::DEFAULT,
-        generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             key(BORROWER).id(),
             life(BORROWER, 1),

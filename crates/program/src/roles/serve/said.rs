@@ -79,6 +79,7 @@ impl Said {
                 return debug!(drive, version, "the state of a drive is to be kept");
             }
             // Whoever keeps it says how that went.
+            AgentEvent::Applied { .. } | AgentEvent::HoldOver { .. } => return,
             AgentEvent::StoreTenancy { .. } | AgentEvent::RaiseIncarnation { .. } => return,
             AgentEvent::StoreHolder(_) | AgentEvent::ForgetHolder(_) => return,
         };

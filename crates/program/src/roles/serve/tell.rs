@@ -172,6 +172,8 @@ impl OfLoan {
             | AgentEvent::Altered(_)
             | AgentEvent::Grown(_)
             | AgentEvent::Persist { .. }
+            | AgentEvent::Applied { .. }
+            | AgentEvent::HoldOver { .. }
             | AgentEvent::StoreTenancy { .. }
             | AgentEvent::StoreHolder(_)
             | AgentEvent::ForgetHolder(_)

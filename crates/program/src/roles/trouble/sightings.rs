@@ -183,7 +183,7 @@ impl Seen {
     }
 
     fn is_refusal(&self) -> bool {
-        matches!(self.cause, Cause::NotAllowed | Cause::Unproven | Cause::NoRoom)
+        matches!(self.cause, Cause::NotAllowed | Cause::Unproven | Cause::NoRoom | Cause::UnknownGeneration)
     }
 
     /// It is about the identity of this node.
@@ -233,6 +233,15 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
                  who that is"
             );
             let (function, reason) = (function.clone(), "not-lent");
+            return Event::CallerRefused { node, at, reason, function, count: *count, what };
+        }
+        Cause::UnknownGeneration => {
+            let what = of.unwrap_or_else(|| "a function of this node".to_owned());
+            let what = format!(
+                "node {node} at {by} asks for {what} by a generation that this lender does not know, and was refused: \
+                 this node has not heard of it yet, or its table is an older one"
+            );
+            let (function, reason) = (function.clone(), "unknown-generation");
             return Event::CallerRefused { node, at, reason, function, count: *count, what };
         }
         Cause::NoRoom => {
