@@ -527,10 +527,12 @@ impl<'m> Loan<'m> {
         channel: Option<&Channel<'m>>,
         events: &mut VecDeque<CardEvent>,
     ) {
-        if event == OfferEvent::Opened {
-            return;
+        match event {
+            OfferEvent::Opened => return,
+            OfferEvent::Reset { .. } => self.meet_peer(channel),
+            // Nobody's memory is reached any more.
+            OfferEvent::Ended | OfferEvent::Closed => self.end.set_peer(None, 0),
         }
-        self.meet_peer(channel);
         self.end.handle_reset(now);
         if event == OfferEvent::Closed {
             events.push_back(CardEvent::Closed { loan: index, has_lost: false });

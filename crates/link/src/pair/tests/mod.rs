@@ -5,6 +5,7 @@
 mod calls;
 mod carrying;
 mod copies;
+mod entries;
 mod hostile;
 mod identity;
 mod many;

@@ -456,7 +456,11 @@ impl<'m> Node<'m> {
                     End::Offer(offer)
                 }
             };
-            let stream = Stream::new(&cells.stream, pages, journal, Duration::from_secs(3), 4096);
+            let mut stream = Stream::new(&cells.stream, pages, journal, Duration::from_secs(3), 4096);
+            stream.set_generation(match &end {
+                End::Claim(claim) => claim.generation(),
+                End::Offer(offer) => offer.generation(),
+            });
             let log = Log::new(cells, &root.words, journal);
             let (slot, quiet_at, refusals) = (None, None, Vec::new());
             TestLoan { end, stream, log, slot, quiet_at, refusals, resets: 0, informed: 0 }
