@@ -658,6 +658,26 @@ events! {
     /// It is back.
     Info "switch-interface-up" SwitchInterfaceUp { interface: String } => "interface {interface} is up again"
 
+    // The manager of the fabric.
+
+    /// The node speaks to it.
+    Info "manager-connected" ManagerConnected { manager: String } => "connected to manager {manager}"
+
+    /// It does not, or not any more.
+    Warning "manager-lost" ManagerLost {} [why: String]
+    => "no manager is heard, and all goes on as was told last: {why}"
+
+    /// It has decided something about a function that is lent here.
+    Info "function-managed" FunctionManaged { function: String, generation: u64 } [what: String]
+    => "{function} {what}, by generation {generation}"
+
+    /// What it has decided could not be kept, so it is not so here.
+    Warning "decision-unkept" DecisionUnkept {} [error: String]
+    => "what the manager has decided cannot be kept, and is asked for again: {error}"
+
+    /// It wants what this node cannot do.
+    Warning "decision-unfit" DecisionUnfit { function: String } [why: String] => "{function}: {why}"
+
     // The end of the node.
 
     /// Somebody has asked for it.

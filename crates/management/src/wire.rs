@@ -110,13 +110,8 @@ pub enum FromNode {
     About(About),
     /// What it has, and how far it is: see [`manager::report`].
     Report(Report),
-    /// What has happened there.
-    Events {
-        /// So many were lost before these, because nobody took them.
-        lost: u64,
-        /// [`EVENTS_MAX`] at most, in order.
-        events: Vec<NodeEvent>,
-    },
+    /// What has happened there: [`EVENTS_MAX`] at most, in order. That some are lost is one of them.
+    Events(Vec<NodeEvent>),
 }
 
 /// The bytes of which the proof is an HMAC: purpose, fabric, node, nonce.
@@ -184,8 +179,8 @@ pub struct SlotSaid {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeEvent {
-    /// When, by the node's clock.
-    pub at: WallTime,
+    /// When, by the node's clock, RFC 3339.
+    pub at: String,
     /// The name of the event.
     pub name: String,
     /// Whether people should look.

@@ -16,7 +16,7 @@ use io::event::Event;
 use io::files::{Image, LastWrites};
 use node::{DriveConfig, FunctionId, LendConfig, Lender, Limit, LoanConfig, Secret, WriteCache};
 
-use super::image;
+use super::{image, managed};
 use crate::cli::{ByteSize, LendArgs};
 use crate::config::{BlockSize, Device, Layout};
 use crate::exit::Failure;
@@ -199,13 +199,15 @@ fn loans(device: &Device, place: usize, state: &StateDir) -> Result<Vec<LoanSpec
     let mut loans = Vec::new();
     for Lent { name: function, controller, limit, group } in functions(device)? {
         let secret = function_secret(state.key(), &function);
-        let lent = LendConfig { drive: place, controller, limit, allowed: allowed.clone(), entry: None };
+        let number = function_id(&secret);
+        let entry = state.managed_row(number.0)?.as_ref().and_then(managed::entry_of);
+        let lent = LendConfig { drive: place, controller, limit, allowed: allowed.clone(), entry };
         // Memory is new in each life of the node.
         let tenancy = match device.source.memory() {
             Some(_) => state.renew_tenancy(&function)?,
             None => state.tenancy(&function)?,
         };
-        let first = LoanConfig::new(Secret(secret), function_id(&secret), LoanEnd::Lend(lent));
+        let first = LoanConfig::new(Secret(secret), number, LoanEnd::Lend(lent));
         let config = LoanConfig { group, tenancy, ..first };
         loans.push(LoanSpec { function: function.as_str().to_owned(), config });
     }

@@ -5,6 +5,7 @@ mod domains;
 mod image;
 mod lend;
 pub(crate) mod lines;
+mod managed;
 mod map;
 mod monitor;
 mod neighbourhood;
@@ -65,14 +66,14 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let lent = lend::open(&devices, &state)?;
     let rails =
         rails::listen(&rails::with_switches(rails::named(args.listen.clone()), &args.switch)?, &mut state)?;
-    let domains = DomainBlock::of(state.identity().id());
+    let domains = domains_of(&state, None)?;
     let lines =
         lend::lines(state.identity().lends_in(domains.node()), &lent.loans, lend::addresses_of(&rails))?;
     let parts = serve::Parts {
         lent,
         protection: args.protection.protection(),
         shared_memory: !args.no_shm,
-        ..serve::Parts::bare(name, state, control, rails)
+        ..serve::Parts::bare(name, domains, state, control, rails)
     };
     let node = serve::Node::start(parts)?;
     Lines::to(args.line_file.as_deref()).tell(&lines, &BTreeSet::new())?;
@@ -156,11 +157,12 @@ impl Borrower<'_> {
             rails::listen(&rails::behind(self.switches, self.listen)?, &mut state)?
         };
         let (borrowed, mut observer) = prepare(state.identity().id())?;
+        let domains = domains_of(&state, None)?;
         let node = serve::Node::start(serve::Parts {
             borrowed,
             protection: self.protection,
             shared_memory: self.shared_memory,
-            ..serve::Parts::bare(self.name, state, control, rails)
+            ..serve::Parts::bare(self.name, domains, state, control, rails)
         })?;
         node.serve(&mut observer)
     }
@@ -172,7 +174,8 @@ pub fn node(config: Config, file: &Path, line_file: Option<&Path>) -> Result<(),
     lend::check(devices)?;
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
     let control = serve::control_socket(&config.name)?;
-    let mut machines = config.domains.len() as u32..;
+    let numbered = domains::numbers(&config.domains, &state)?;
+    let mut machines = (0..).filter(|machine| !numbered.contains(machine));
     let wanted: Vec<_> =
         config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, &mut machines)).collect();
     let lent = lend::open(devices, &state)?;
@@ -190,7 +193,7 @@ pub fn node(config: Config, file: &Path, line_file: Option<&Path>) -> Result<(),
         }
     };
     let own = state.identity().id();
-    let domains = config.domain_block.unwrap_or(DomainBlock::of(own));
+    let domains = domains_of(&state, config.domain_block)?;
     let lines =
         lend::lines(state.identity().lends_in(domains.node()), &lent.loans, lend::addresses_of(&rails))?;
     let mut node = serve::Node::start(serve::Parts {
@@ -226,6 +229,20 @@ pub fn end_with(parent: u32) -> Result<(), Failure> {
     match getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()) {
         Some(pid) if pid == parent => Ok(()),
         _ => Err(Failure::refused("the rack that this node belongs to has ended")),
+    }
+}
+
+/// The domains of a node: those that its fabric has given it, else those of its file, else those that follow from its
+/// id.
+fn domains_of(state: &StateDir, wanted: Option<DomainBlock>) -> Result<DomainBlock, Failure> {
+    let given = state.membership()?.map(|membership| membership.block);
+    let given = given.and_then(|block| DomainBlock::new(block.base(), block.len()));
+    match (given, wanted) {
+        (Some(given), Some(wanted)) if given != wanted => Err(Failure::usage(format!(
+            "the fabric has given this node the domains {given}, and its configuration file says {wanted}: take \
+             `domain_block` out of the file"
+        ))),
+        (given, wanted) => Ok(given.or(wanted).unwrap_or(DomainBlock::of(state.identity().id()))),
     }
 }
 

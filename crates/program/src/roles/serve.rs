@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use self::ending::{Ending, GIVE_BACK};
 use self::said::Said;
 use super::domains::Domains;
+use super::managed::{Hands, Managed};
 use super::signals::{Asked, Hangups, Signals};
 use super::{borrow, lend, neighbourhood, report};
 use crate::cli::NodeName;
@@ -84,6 +85,8 @@ pub(super) struct Node {
     agent: Agent,
     state: StateDir,
     domains: Domains,
+    /// Where it belongs to a fabric.
+    managed: Option<Managed>,
     /// What it says on its rails, and whom it hears there.
     discovery: Discovery,
     /// Until the node serves.
@@ -129,6 +132,9 @@ impl Node {
                     _ => {}
                 }
                 self.domains.handle(event, &mut self.agent, &self.state);
+                if let Some(managed) = &mut self.managed {
+                    managed.handle(event, &self.agent);
+                }
                 if let Err(failure) = observer.handle(event) {
                     self.fail(failure);
                 }
@@ -136,6 +142,7 @@ impl Node {
             }
             let turned = self.domains.turn(&mut self.agent, &self.state);
             turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
+            self.turn_managed()?;
             self.follow_leaving(observer);
             self.turn_discovery();
             if self.hangups.as_mut().is_some_and(Hangups::take) {
@@ -169,6 +176,7 @@ impl Node {
             self.domains.poll_timeout(),
             self.leaving_poll_timeout(),
             self.discovery.poll_timeout(),
+            self.managed.as_ref().filter(|_| !self.ending.has_begun()).map(Managed::poll_timeout),
         ];
         let deadlines = own.into_iter().chain(parts);
         let deadline = deadlines.flatten().min();
@@ -179,12 +187,24 @@ impl Node {
         });
         let hangups = self.hangups.iter().map(AsFd::as_fd);
         let watched = [self.agent.as_fd(), control.as_fd(), self.signals.as_fd()].into_iter();
-        let watched = watched.chain(self.domains.wake_ups()).chain(hangups).chain(self.discovery.sockets());
+        let managed = self.managed.iter().filter(|_| !self.ending.has_begun()).map(Managed::as_fd);
+        let watched = watched.chain(self.domains.wake_ups()).chain(managed).chain(hangups).chain(self.discovery.sockets());
         let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match rustix::event::poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(Failure::io("cannot wait", &errno.into())),
         }
+    }
+
+    /// What the manager of the fabric has decided; a node that ends heeds nothing new.
+    fn turn_managed(&mut self) -> Result<(), Failure> {
+        if self.ending.has_begun() {
+            return Ok(());
+        }
+        let Some(managed) = &mut self.managed else { return Ok(()) };
+        let mut hands =
+            Hands { agent: &mut self.agent, domains: &mut self.domains, state: &self.state };
+        managed.turn(&mut hands)
     }
 
     /// Hears others, and says what the node is where it is time for that.
@@ -197,7 +217,9 @@ impl Node {
         self.discovery.take_notices().into_iter().for_each(|notice| self.agent.heed(notice));
         if self.discovery.has_news() {
             self.agent.set_members(self.discovery.members());
-            self.agent.hear_of(|node| self.discovery.place_of(node));
+            let managed = self.managed.as_ref();
+            let told = |node| managed.and_then(|managed| managed.place_of(node));
+            self.agent.hear_of(|node| self.discovery.place_of(node).or_else(|| told(node)));
         }
         for notice in self.agent.take_notices() {
             self.discovery.warn(&neighbourhood::said(&self.agent), notice);

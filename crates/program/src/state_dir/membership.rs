@@ -6,12 +6,14 @@
 //! | `managed.epoch` | the greatest epoch of a manager that the node has heard of |
 //! | `managed.FUNCTION` | the row of a function, by its number |
 //! | `managed.slots` | what is in the node's slots |
+//! | `managed.lenders` | that, with where the lenders are |
 
 use std::collections::BTreeMap;
 
 use ::manager::member::{Change, Kept, Row};
 use ::manager::model::{Block, FabricId, Groups, Name, PublicKey};
 use ::manager::report::{Identity, Preset, PresetsId};
+use management::wire::Placed;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::file::{Named, read_long_value, write_value};
@@ -20,6 +22,7 @@ use super::{StateDir, StateError};
 const FABRIC: &str = "fabric";
 const EPOCH: &str = "managed.epoch";
 const SLOTS: &str = "managed.slots";
+const LENDERS: &str = "managed.lenders";
 const ROW_PREFIX: &str = "managed.";
 /// A list of 80 slots and a certificate take less.
 const BYTES_MAX: u64 = 256 << 10;
@@ -110,6 +113,30 @@ impl StateDir {
                 self.write_json(SLOTS, &Slots { id: *id, presets: presets.clone() })
             }
         }
+    }
+
+    /// What slots were told to hold, and where the lenders of that are.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn placed(&self) -> Result<Vec<Placed>, StateError> {
+        Ok(self.read_json(LENDERS, "it does not say where lenders are, as this version knows it")?.unwrap_or_default())
+    }
+
+    /// Keeps that, durably.
+    ///
+    /// # Errors
+    /// The system said no.
+    pub fn keep_placed(&self, placed: &[Placed]) -> Result<(), StateError> {
+        if self.placed()? == placed { Ok(()) } else { self.write_json(LENDERS, &placed) }
+    }
+
+    /// What was told of the function of this number last.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn managed_row(&self, number: u32) -> Result<Option<Row>, StateError> {
+        self.read_json(&format!("{ROW_PREFIX}{number}"), "it is no row of a lender's table that this version knows")
     }
 
     fn read_json<T: DeserializeOwned>(&self, name: &str, why: &'static str) -> Result<Option<T>, StateError> {

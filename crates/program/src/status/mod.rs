@@ -48,12 +48,28 @@ pub struct Status {
     /// Who has what.
     #[serde(default)]
     pub loans: Vec<Loan>,
+    /// The fabric that it belongs to, if it was told to join one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<Fabric>,
     /// What was counted since the node started.
     #[serde(default)]
     pub counters: Counters,
     /// Of a switch, in place of all the lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switch: Option<Switch>,
+}
+
+/// The fabric that a node belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fabric {
+    /// Which one.
+    pub fabric: String,
+    /// What the node is called there.
+    pub name: String,
+    /// The greatest epoch of a manager that it has heard of.
+    pub epoch: u64,
+    /// Whether a manager is heard.
+    pub connected: bool,
 }
 
 impl Status {
@@ -68,6 +84,7 @@ impl Status {
             streams: Vec::new(),
             devices: Vec::new(),
             loans: Vec::new(),
+            fabric: None,
             counters: Counters::default(),
             switch: None,
         }

@@ -17,7 +17,7 @@ mod holds;
 mod machine;
 mod replaced;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -175,13 +175,24 @@ enum Phase {
     },
 }
 
+/// The numbers of the machines of these domains.
+pub(super) fn numbers(domains: &[Domain], state: &StateDir) -> Result<Vec<u32>, Failure> {
+    let mut free: BTreeSet<u32> = (0..node::MAX_LOANS as u32).collect();
+    let mut numbers = Vec::with_capacity(domains.len());
+    for domain in domains {
+        // That there are too many is found, and told, by whoever gives each a domain of its own.
+        let number = state.machine_number(&domain.name, &free)?.unwrap_or(u32::MAX);
+        free.remove(&number);
+        numbers.push(number);
+    }
+    Ok(numbers)
+}
+
 impl Domains {
     /// The slots of `domains`, and their loans.
     pub(super) fn open(domains: &[Domain], state: &StateDir) -> Result<(Self, Vec<LoanSpec>), Failure> {
         let (mut all, mut loans) = (Self::default(), Vec::new());
-        for domain in domains {
-            let free = (0..node::MAX_LOANS as u32).filter(|number| all.machines().all(|it| it != *number));
-            let machine = state.machine_number(&domain.name, &free.collect())?.unwrap_or(u32::MAX);
+        for (domain, machine) in domains.iter().zip(numbers(domains, state)?) {
             let opened = Opened::open(domain, &domain.slots, machine, true, state)?;
             let places = all.places.len()..;
             loans.extend(opened.admit(places, &mut all).into_iter().map(|(_, loan)| loan));

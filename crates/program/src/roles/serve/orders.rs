@@ -92,7 +92,8 @@ impl Node {
                 let leaving = report::Leaving { loans, devices };
                 let view = self.agent.view();
                 let is_shared = |node| self.said.is_shared(node);
-                let status = report::status(&view, self.http, &self.domains, &leaving, &is_shared);
+                let mut status = report::status(&view, self.http, &self.domains, &leaving, &is_shared);
+                status.fabric = self.managed.as_ref().map(super::super::managed::Managed::said);
                 Response::Status { status: Box::new(status) }
             }
             Request::Map => Response::Map { map: Box::new(map::map(&agent.view(), domains)) },

@@ -10,6 +10,7 @@ use node::{GroupKey, Protection, RailMode, Secret};
 
 use super::super::domains::Domains;
 use super::super::lend;
+use super::super::managed::Managed;
 use super::super::signals::{Hangup, Hangups, Signals};
 use super::ending::Ending;
 use super::said::Said;
@@ -44,16 +45,17 @@ pub(in crate::roles) struct Parts {
 }
 
 impl Parts {
-    /// Of a node that neither lends nor borrows anything yet.
+    /// Of a node with these domains that neither lends nor borrows anything yet.
     pub(in crate::roles) fn bare(
         name: NodeName,
+        domains: DomainBlock,
         state: StateDir,
         control: ControlServer,
         rails: Vec<Rail>,
     ) -> Self {
         Self {
             name,
-            domains: DomainBlock::of(state.identity().id()),
+            domains,
             state,
             rails,
             lent: lend::Opened::default(),
@@ -112,6 +114,7 @@ impl Node {
             ledger,
             drives_may_come: reload.is_some(),
         };
+        let managed = Managed::start(&state)?;
         let agent = Agent::start(spec).map_err(|error| {
             lend::withdraw(&layouts, &state);
             Failure::io("cannot start the node", &error)
@@ -123,6 +126,7 @@ impl Node {
                 group_key.map(|key| GroupKey::new(&key.0)),
             ),
             agent,
+            managed,
             state,
             domains,
             http: control.address(),

@@ -109,8 +109,14 @@ impl Coming {
 
     fn slots(&mut self, domain: &Domain, slots: &[Slot], node: &Node) -> Result<(), Failure> {
         let known = node.domains.machine_of(&domain.name);
-        let free = || node.free_machines(self.machines()).into_iter().next();
-        let Some(machine) = known.or_else(free) else {
+        let machine = match known {
+            Some(machine) => Some(machine),
+            None => {
+                let free = node.free_machines(self.machines()).into_iter().collect();
+                node.state.machine_number(&domain.name, &free)?
+            }
+        };
+        let Some(machine) = machine else {
             let most = node.agent.view().spec().domains.machines();
             return Err(no_domain(most));
         };

@@ -1,0 +1,57 @@
+//! What the manager is told of a node, beside what it has decided.
+
+use io::agent::{Agent, Rail, View};
+use management::wire::{About, DomainSaid, RailSaid, SlotSaid};
+use manager::model::{Kind, Name, Resource};
+
+use crate::control::SlotState;
+use crate::roles::domains::Domains;
+use crate::roles::{lend, report};
+
+/// What it lends. A function whose name no manager can know is none of these.
+pub(super) fn functions(view: &View<'_>) -> Vec<(u32, Name, Resource)> {
+    let lent = view.loans().filter(|(loan, _)| loan.lent().is_some());
+    let function = lent.filter_map(|(loan, cells)| {
+        let (bytes, read_only) = report::extent(view, loan, cells);
+        let name = loan.function.parse().ok()?;
+        Some((loan.config.function.0, name, Resource { kind: Kind::Nvme, bytes, read_only }))
+    });
+    function.collect()
+}
+
+/// Its rails, and its machines with their slots.
+pub(super) fn about(agent: &Agent, domains: &Domains) -> About {
+    let view = agent.view();
+    let spec = view.spec();
+    let rail = |rail: &Rail| {
+        let local = rail.socket.local();
+        RailSaid {
+            name: rail.name.clone(),
+            medium: report::medium_of(local).to_owned(),
+            address: local.to_string(),
+            is_up: agent.has_carrier(rail.id),
+        }
+    };
+    let mut machines: Vec<DomainSaid> = Vec::new();
+    for slot in domains.slots(spec.domains) {
+        let (Ok(machine), Ok(name)) = (slot.machine.parse::<Name>(), slot.slot.parse::<Name>()) else { continue };
+        let said = SlotSaid { name, slot: slot.number, state: word(slot.state).to_owned(), trouble: slot.trouble };
+        match machines.iter_mut().find(|known| known.domain == slot.domain) {
+            Some(known) => known.slots.push(said),
+            None => machines.push(DomainSaid { name: machine, domain: slot.domain, slots: vec![said] }),
+        }
+    }
+    let addresses = lend::addresses_of(&spec.rails).to_string();
+    About { addresses, rails: spec.rails.iter().map(rail).collect(), domains: machines }
+}
+
+/// As `status` has it.
+fn word(state: SlotState) -> &'static str {
+    match state {
+        SlotState::Vacant => "vacant",
+        SlotState::Attaching => "attaching",
+        SlotState::Attached => "attached",
+        SlotState::Leaving => "leaving",
+        SlotState::Returning => "returning",
+    }
+}
