@@ -57,7 +57,8 @@ impl FromStr for Assigned {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const WRONG: &str = "it names no function that was assigned";
-        let (head, addresses) = text.strip_prefix(SCHEME).and_then(|rest| rest.split_once('@')).ok_or(WRONG)?;
+        let (head, addresses) =
+            text.strip_prefix(SCHEME).and_then(|rest| rest.split_once('@')).ok_or(WRONG)?;
         let parts: Vec<&str> = head.split(':').collect();
         let [generation, number, slot, group, domain, key, function] = parts[..] else { return Err(WRONG) };
         let number_of = |text: &str| text.parse::<u64>().map_err(|_| WRONG);
@@ -105,7 +106,9 @@ mod tests {
         assert_eq!(assigned.to_string().parse(), Ok(assigned.clone()));
         assert!(assigned.is_same(&elsewhere) && assigned != elsewhere);
         assert!(!Assigned { slot: 254, ..assigned.clone() }.is_same(&assigned));
-        for wrong in ["", "assigned:", "assigned:1:2:3:4:5:6:7@", &text[1..], &text.replace(":255:", ":65536:")] {
+        for wrong in
+            ["", "assigned:", "assigned:1:2:3:4:5:6:7@", &text[1..], &text.replace(":255:", ":65536:")]
+        {
             assert!(wrong.parse::<Assigned>().is_err(), "{wrong}");
         }
     }

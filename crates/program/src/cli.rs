@@ -6,6 +6,7 @@
 mod access;
 mod events;
 mod hide;
+mod join;
 mod link;
 mod protection;
 mod reload;
@@ -29,6 +30,7 @@ use crate::line::{FunctionName, LineArgument};
 use crate::switch_control::SwitchUrl;
 pub use access::{SocketAccess, mode as socket_mode};
 pub use hide::hide_line;
+pub use join::JoinArgs;
 pub(crate) use protection::protection;
 pub use protection::{OnlyCipher, ProtectionArgs};
 pub use run::{print, read_line, run};
@@ -97,6 +99,8 @@ pub enum Command {
     Peers(PeersArgs),
     /// Show the fabric as a node on this machine knows it: nodes, rails, switches, loans, and what is dead
     Topo(TopoArgs),
+    /// Have a node on this machine belong to a fabric, whose manager says what it lends and borrows
+    Join(JoinArgs),
     /// Print the id of a node on this machine, by which lenders may let it in
     Id(IdArgs),
     /// Change what a function that is lent on this machine may do

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::{
     BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
-    PeersArgs, StatusArgs, SwitchArgs, SwitchCommand, TopoArgs, TopoOutput, events, hide_line, link, reload,
-    slots, switch_ctl,
+    PeersArgs, StatusArgs, SwitchArgs, SwitchCommand, TopoArgs, TopoOutput, events, hide_line, join, link,
+    reload, slots, switch_ctl,
 };
 use crate::config::{Config, SwitchConfig};
 use crate::control::{ControlError, Request, Response, find, running, runtime_dir};
@@ -71,6 +71,7 @@ impl Command {
             Self::Link(command) => link::run(command),
             Self::Peers(args) => peers(args),
             Self::Topo(args) => topo(args),
+            Self::Join(args) => join::run(args),
             Self::Id(args) => show_id(args),
             Self::Limit(args) => limit(args),
             Self::Device(DeviceCommand::Clear(args)) => {

@@ -188,7 +188,11 @@ impl Node {
         let hangups = self.hangups.iter().map(AsFd::as_fd);
         let watched = [self.agent.as_fd(), control.as_fd(), self.signals.as_fd()].into_iter();
         let managed = self.managed.iter().filter(|_| !self.ending.has_begun()).map(Managed::as_fd);
-        let watched = watched.chain(self.domains.wake_ups()).chain(managed).chain(hangups).chain(self.discovery.sockets());
+        let watched = watched
+            .chain(self.domains.wake_ups())
+            .chain(managed)
+            .chain(hangups)
+            .chain(self.discovery.sockets());
         let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match rustix::event::poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -202,8 +206,7 @@ impl Node {
             return Ok(());
         }
         let Some(managed) = &mut self.managed else { return Ok(()) };
-        let mut hands =
-            Hands { agent: &mut self.agent, domains: &mut self.domains, state: &self.state };
+        let mut hands = Hands { agent: &mut self.agent, domains: &mut self.domains, state: &self.state };
         managed.turn(&mut hands)
     }
 

@@ -120,7 +120,9 @@ impl StateDir {
     /// # Errors
     /// The file cannot be read, or is damaged.
     pub fn placed(&self) -> Result<Vec<Placed>, StateError> {
-        Ok(self.read_json(LENDERS, "it does not say where lenders are, as this version knows it")?.unwrap_or_default())
+        Ok(self
+            .read_json(LENDERS, "it does not say where lenders are, as this version knows it")?
+            .unwrap_or_default())
     }
 
     /// Keeps that, durably.
@@ -136,7 +138,10 @@ impl StateDir {
     /// # Errors
     /// The file cannot be read, or is damaged.
     pub fn managed_row(&self, number: u32) -> Result<Option<Row>, StateError> {
-        self.read_json(&format!("{ROW_PREFIX}{number}"), "it is no row of a lender's table that this version knows")
+        self.read_json(
+            &format!("{ROW_PREFIX}{number}"),
+            "it is no row of a lender's table that this version knows",
+        )
     }
 
     fn read_json<T: DeserializeOwned>(&self, name: &str, why: &'static str) -> Result<Option<T>, StateError> {
@@ -186,7 +191,8 @@ mod tests {
             group: Group::DEFAULT,
             on_silence: OnSilence::default(),
         };
-        let row = Row { generation: LoanGeneration(u64::MAX), holder: Holder::Leaving { from: to, forced: true } };
+        let row =
+            Row { generation: LoanGeneration(u64::MAX), holder: Holder::Leaving { from: to, forced: true } };
         let id = PresetsId { epoch: 4, index: 9 };
         let changes = [
             Change::Epoch(4),

@@ -29,11 +29,7 @@ impl StateDir {
     ///
     /// # Errors
     /// The file cannot be read or written, or is damaged.
-    pub fn machine_number(
-        &self,
-        name: &NodeName,
-        free: &BTreeSet<u32>,
-    ) -> Result<Option<u32>, StateError> {
+    pub fn machine_number(&self, name: &NodeName, free: &BTreeSet<u32>) -> Result<Option<u32>, StateError> {
         let mut machines = self.machines()?;
         if let Some(known) = machines.get(name.as_str()).filter(|known| free.contains(&known.number)) {
             return Ok(Some(known.number));

@@ -40,7 +40,9 @@ impl StateDir {
             let attached = match line {
                 "-" => Attached::Nothing,
                 "=" => Attached::Preset,
-                text if text.starts_with(assigned::SCHEME) => Attached::Assigned(Box::new(text.parse().ok()?)),
+                text if text.starts_with(assigned::SCHEME) => {
+                    Attached::Assigned(Box::new(text.parse().ok()?))
+                }
                 line => Attached::Line(Box::new(line.parse().ok()?)),
             };
             Some(Attachment { generation: generation.parse().ok()?, attached })

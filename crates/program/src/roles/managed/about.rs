@@ -34,8 +34,11 @@ pub(super) fn about(agent: &Agent, domains: &Domains) -> About {
     };
     let mut machines: Vec<DomainSaid> = Vec::new();
     for slot in domains.slots(spec.domains) {
-        let (Ok(machine), Ok(name)) = (slot.machine.parse::<Name>(), slot.slot.parse::<Name>()) else { continue };
-        let said = SlotSaid { name, slot: slot.number, state: word(slot.state).to_owned(), trouble: slot.trouble };
+        let (Ok(machine), Ok(name)) = (slot.machine.parse::<Name>(), slot.slot.parse::<Name>()) else {
+            continue;
+        };
+        let said =
+            SlotSaid { name, slot: slot.number, state: word(slot.state).to_owned(), trouble: slot.trouble };
         match machines.iter_mut().find(|known| known.domain == slot.domain) {
             Some(known) => known.slots.push(said),
             None => machines.push(DomainSaid { name: machine, domain: slot.domain, slots: vec![said] }),

@@ -31,7 +31,8 @@ impl Places {
 
     /// The manager says this.
     pub(super) fn learn(&mut self, placed: &[Placed]) {
-        self.told = placed.iter().filter_map(|it| Some((it.preset.place, (it.preset, assigned(it)?)))).collect();
+        self.told =
+            placed.iter().filter_map(|it| Some((it.preset.place, (it.preset, assigned(it)?)))).collect();
         // Where a lender is may be news of what holds already.
         for (place, wanted) in &mut self.wanted {
             let news = self.told.get(place).map(|(_, news)| news).filter(|news| news.is_same(wanted));
