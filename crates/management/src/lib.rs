@@ -3,10 +3,15 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`authority`] | how a fabric is founded, its certificates, configuration and credentials |
 //! | [`keys`] | proofs of who has which key, and tokens |
 //! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
+//! | [`store`] | the files of log, snapshot and backup |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
 
+pub mod authority;
+mod clock;
 pub mod keys;
 pub mod shapes;
+pub mod store;
 pub mod wire;
