@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`authority`] | how a fabric is founded, its certificates, configuration and credentials |
 //! | [`keys`] | proofs of who has which key, and tokens |
+//! | [`server`] | the process: interface, connections of nodes, and the thread that owns the core |
 //! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
 //! | [`store`] | the files of log, snapshot and backup |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
@@ -12,6 +13,7 @@
 pub mod authority;
 mod clock;
 pub mod keys;
+pub mod server;
 pub mod shapes;
 pub mod store;
 pub mod wire;
