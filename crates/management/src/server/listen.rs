@@ -69,10 +69,15 @@ impl Tls {
         TlsAcceptor::from(Arc::clone(&self.config))
     }
 
-    /// Signs a new one each day. Connections that are there go on.
-    pub(super) async fn renew(self, authority: Authority, names: Vec<String>, events: Events) {
-        loop {
-            tokio::time::sleep(RENEW).await;
+    /// Signs a new one each day, until the process ends. Connections that are there go on.
+    pub(super) async fn renew(
+        self,
+        authority: Authority,
+        names: Vec<String>,
+        events: Events,
+        mut ending: Ending,
+    ) {
+        while tokio::time::timeout(RENEW, ending.wait()).await.is_err() {
             let now = crate::clock::wall();
             match authority.sign(&names, now) {
                 Ok(next) => self.current.0.write().map(|mut current| *current = next).unwrap_or_default(),

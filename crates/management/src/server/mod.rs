@@ -152,7 +152,7 @@ impl Server {
             let (tls, router, room) = (tls.acceptor(), router.clone(), Arc::clone(&room));
             tasks.spawn(listen::listen(listener, tls, router, room, app.ending.clone()));
         }
-        tasks.spawn(tls.renew(authority, config.names.clone(), app.events.clone()));
+        tasks.spawn(tls.renew(authority, config.names.clone(), app.events.clone(), app.ending.clone()));
         Ok(Self { addresses, app, tasks, ended, end })
     }
 

@@ -82,3 +82,61 @@ async fn a_backup_of_a_manager_that_runs_is_restored_and_begins_by_listening() {
     }
     panic!("the restore cannot be ended");
 }
+
+/// Files of this process cannot grow beyond this many bytes, as a disk that is full.
+const FULL: u64 = 24 << 10;
+
+/// Runs in a process of its own, in which the signal of a file that is too long is ignored, as it is where a disk is
+/// full: see [`a_full_disk_stops_changes_and_nothing_else`].
+#[tokio::test]
+#[ignore = "the process that it runs in has a limit for the length of files"]
+async fn under_a_limit() {
+    let limit = |current| {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+        setrlimit(Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
+    };
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    limit(Some(FULL));
+    let mut done = 0;
+    let full = loop {
+        let answer = admin.post("/v1/join-tokens", json!({})).await;
+        match answer.status {
+            201 => done += 1,
+            _ => break answer.problem(),
+        }
+        assert!(done < 1000, "the disk is never full");
+    };
+    assert_eq!((full.0, full.1.as_str()), (503, "unavailable"), "{}", full.2);
+    let health = admin.get("/healthz").await.problem();
+    assert!(
+        health.0 == 503 && health.2.contains("/log") && health.2.contains("cannot be appended to"),
+        "{health:?}"
+    );
+    assert_eq!(admin.post("/v1/join-tokens", json!({})).await.problem().0, 503);
+    limit(None);
+    for _ in 0..200 {
+        if admin.get("/healthz").await.status == 200 {
+            let there = admin.get("/v1/join-tokens?limit=1000").await.ok()["items"].as_array().unwrap().len();
+            assert_eq!(there, done, "neither more nor less than was said");
+            admin.post("/v1/join-tokens", json!({})).await.ok();
+            let failures = admin.get("/metrics").await.text;
+            assert!(failures.contains("causeway_manager_disk_failures_total"), "{failures}");
+            manager.stop().await.unwrap();
+            fabric.start().await.client.get("/v1").await.ok();
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("it never begins again");
+}
+
+#[test]
+fn a_full_disk_stops_changes_and_nothing_else() {
+    let this = std::env::current_exe().unwrap();
+    let script = "trap '' XFSZ; exec \"$0\" --exact disk::under_a_limit --ignored --nocapture";
+    let output = std::process::Command::new("sh").args(["-c", script]).arg(this).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+}

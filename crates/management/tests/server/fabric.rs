@@ -38,7 +38,7 @@ impl Fabric {
         let server = loop {
             match Server::start(&self.config).await {
                 Err(ServeError::Store(management::store::StoreError::Locked { .. })) if tries < 200 => {
-                    tries += 1
+                    tries += 1;
                 }
                 other => break other?,
             }

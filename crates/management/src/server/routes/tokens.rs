@@ -99,7 +99,8 @@ pub(super) async fn make_api_token(
 }
 
 /// Somebody may not use the interface any more.
-#[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "tokens", params(("name", description = "Its name")), responses(
+#[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "tokens",
+    params(("name", description = "Its name")), responses(
     (status = 200, description = "It is done", body = Changed),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
 ))]
