@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::keys::{self, JoinToken, NodeKey};
 use crate::session::{host_of, wall_time};
-use crate::shapes::{Join, Joined, Problem, join_text};
+use crate::shapes::{Introduction, Join, Joined, Problem, join_text};
 
 /// How long one manager has for all of it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -132,14 +132,17 @@ type Sender = hyper::client::conn::http1::SendRequest<Full<Bytes>>;
 
 /// The manager's public key: what the node proves its own with. Whoever has the pinned certificate says it.
 async fn manager_key(sender: &mut Sender, host: &str) -> Result<manager::model::PublicKey, JoinError> {
-    let asked = Request::get("/v1/manager-key").header("host", host).body(Full::default());
+    let asked = Request::get("/v1/join").header("host", host).body(Full::default());
     let asked = asked.map_err(|error| JoinError::Refused(error.to_string()))?;
     let (status, bytes) = exchange(sender, asked).await?;
     if !status.is_success() {
         return Err(refusal(status, &bytes));
     }
-    let text = core::str::from_utf8(&bytes).unwrap_or_default().trim().trim_matches('"');
-    text.parse().map_err(|why: &str| JoinError::Unreachable(format!("it tells no key of its own: {why}")))
+    let odd =
+        |why: String| JoinError::Unreachable(format!("it answers what this version does not know: {why}"));
+    let introduction: Introduction =
+        serde_json::from_slice(&bytes).map_err(|error| odd(error.to_string()))?;
+    introduction.manager.parse().map_err(|why: &str| odd(why.to_owned()))
 }
 
 async fn exchange(

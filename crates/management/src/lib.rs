@@ -3,14 +3,21 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`authority`] | how a fabric is founded, its certificates, configuration and credentials |
 //! | [`keys`] | proofs of who has which key, and tokens |
+//! | [`server`] | the process: interface, connections of nodes, and the thread that owns the core |
 //! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
 //! | [`joining`] | how a node comes to belong to a fabric |
 //! | [`session`] | a node's connection to its manager |
+//! | [`store`] | the files of log, snapshot and backup |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
 
+pub mod authority;
+mod clock;
 pub mod joining;
 pub mod keys;
+pub mod server;
 pub mod session;
 pub mod shapes;
+pub mod store;
 pub mod wire;
