@@ -13,6 +13,7 @@
 pub mod capture;
 pub mod causeway;
 pub mod error;
+pub mod fabric;
 pub mod gate;
 pub mod host;
 pub mod load;

@@ -8,6 +8,7 @@
 mod bench;
 mod disks;
 mod events;
+mod managed;
 mod nbd_client;
 mod s1_kill_series;
 mod switches;

@@ -1,0 +1,241 @@
+//! A fabric with a manager: who joins, what is assigned and taken back, and what goes on while the manager is dead.
+
+use std::time::Duration;
+
+use campaign::causeway::{Lender, STOP_TIMEOUT, binary, borrow_command, kill_card, status};
+use campaign::fabric::Fabric;
+use campaign::host::{guest_fio, guest_fio_verified};
+use campaign::process::{Process, poll_until, run_to_end};
+use campaign::world::{Machine, World, WorldConfig};
+use campaign::{gate, tools};
+use guest::{HotPlug, Message, Vm};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(60);
+
+/// A node `desk` with slots `vm/a` and `vm/b`, whose machine has this monitor.
+fn start_desk(machine: &Machine, qmp: Option<&str>) -> Process {
+    let dir = machine.dir().display();
+    let qmp = qmp.map(|path| format!("qmp = '{path}'\nremove_after_s = 20\n")).unwrap_or_default();
+    let slot = |name: &str, bus: &str| {
+        format!("[[domains.slots]]\nname = '{name}'\nsocket = '{dir}/{name}.sock'\nbus = '{bus}'\n")
+    };
+    let text = format!(
+        "name = 'desk'\nstate_dir = '{dir}/state/desk'\n[[domains]]\nname = 'vm'\nkind = 'vm'\n{qmp}{}{}",
+        slot("a", "rp1"),
+        slot("b", "rp2")
+    );
+    let config = machine.dir().join("desk.toml");
+    std::fs::write(&config, text).unwrap();
+    let mut command = machine.command(binary().unwrap());
+    command.args(["node", "--config"]).arg(config);
+    let node = machine.spawn("desk", command).unwrap();
+    poll_until("node desk", LONG, || Ok(status(machine, "desk").ok())).unwrap();
+    node
+}
+
+fn start_store(machine: &Machine) -> Lender {
+    let images = ["one", "two"].map(|name| machine.dir().join(format!("{name}.img")));
+    for image in images.iter().filter(|image| !image.exists()) {
+        tools::empty_image(image, 64 * MIB).unwrap();
+    }
+    let images = images.each_ref().map(|image| image.to_str().unwrap());
+    Lender::start_as(machine, "store", &images, &[]).unwrap()
+}
+
+/// The loan of a slot, as its node shows it, when it is as `is_so` says.
+#[track_caller]
+fn wait_slot(machine: &Machine, slot: &str, is_so: impl Fn(Option<&Value>) -> bool) {
+    let found = poll_until(&format!("slot {slot}"), LONG, || {
+        let status = status(machine, "desk")?;
+        let loans = status["loans"].as_array().cloned().unwrap_or_default();
+        Ok(is_so(loans.iter().find(|loan| loan["slot"] == slot)).then_some(()))
+    });
+    found.unwrap_or_else(|error| panic!("{error}: {}", status(machine, "desk").unwrap()));
+}
+
+fn has(loan: Option<&Value>, function: &str) -> bool {
+    loan.is_some_and(|loan| loan["function"] == function && loan["state"] == "connected")
+}
+
+fn is_state(state: &'static str) -> impl Fn(&Value) -> bool {
+    move |row| row["state"] == state
+}
+
+#[test]
+fn a_drive_is_assigned_and_taken_back() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let mut fabric = Fabric::found(machine).unwrap();
+    fabric.join(machine, "store").unwrap();
+    fabric.join(machine, "desk").unwrap();
+    let mut store = start_store(machine);
+    let mut desk = start_desk(machine, None);
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+
+    let said = fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
+    assert!(!said.contains("pending"), "{said}");
+    wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
+    // What is so already succeeds, and a conflict names who has it.
+    fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
+    let refused = fabric.ask(&["assign", "store/nvme1", "vm/a"]).unwrap();
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(3) && why.contains("store/nvme0"), "{why}");
+    let unknown = fabric.ask(&["assign", "store/nvme7", "vm/b"]).unwrap();
+    let why = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(unknown.status.code() == Some(3) && why.contains("nvme"), "{why}");
+    // The line of a managed function opens nothing.
+    let line = borrow_command(machine, "thief", &store.lines[0], &["--io-timeout", "5"]).unwrap();
+    let thief = run_to_end(line, &machine.dir().join("logs"), "thief", LONG).unwrap();
+    assert_eq!(thief.code, Some(3), "{}", thief.stderr);
+    assert!(thief.stderr.contains("manager"), "{}", thief.stderr);
+
+    // The manager dies, then both sides are started again: the loan is there without it.
+    fabric.manager.kill().unwrap();
+    kill_card(machine, "desk", LONG).unwrap();
+    wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
+    assert_eq!(desk.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", desk.tail());
+    assert_eq!(store.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", store.process.tail());
+    let mut store = start_store(machine);
+    let mut desk = start_desk(machine, None);
+    wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
+
+    // It is back, finds it so, and takes it.
+    fabric.start_again().unwrap();
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("applied")).unwrap();
+    fabric.wait_row("node", "desk", LONG, is_state("reachable")).unwrap();
+    let said = fabric.told(&["unassign", "store/nvme0"]).unwrap();
+    assert!(!said.contains("pending"), "{said}");
+    wait_slot(machine, "vm/a", |loan| loan.is_none_or(|loan| loan["state"] == "vacant"));
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    // The next one gets it.
+    fabric.told(&["assign", "store/nvme0", "desk/vm/b"]).unwrap();
+    wait_slot(machine, "vm/b", |loan| has(loan, "nvme0"));
+    for node in [&mut desk, &mut store.process, &mut fabric.manager] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
+/// The borrower is gone: by force its lender takes the drive back, and another one gets it.
+#[test]
+fn by_force_nobody_is_waited_for() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let mut fabric = Fabric::found(machine).unwrap();
+    fabric.join(machine, "store").unwrap();
+    fabric.join(machine, "desk").unwrap();
+    let mut store = start_store(machine);
+    let mut desk = start_desk(machine, None);
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
+    wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
+    desk.kill_tree().unwrap();
+    fabric.wait_row("node", "desk", LONG, is_state("silent")).unwrap();
+    fabric.told(&["unassign", "store/nvme0", "--wait", "1"]).unwrap();
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("leaving")).unwrap();
+    fabric.told(&["unassign", "store/nvme0", "--force"]).unwrap();
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    // Who comes back has it no more.
+    let mut desk = start_desk(machine, None);
+    wait_slot(machine, "vm/a", |loan| loan.is_none_or(|loan| loan["state"] == "vacant"));
+    // A silent lender leaves it pending, and that is said.
+    store.process.kill_tree().unwrap();
+    fabric.wait_row("node", "store", LONG, is_state("silent")).unwrap();
+    let said = fabric.told(&["assign", "store/nvme0", "vm/b", "--wait", "1"]).unwrap();
+    assert!(said.contains("store"), "{said}");
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("wanted")).unwrap();
+    let mut store = start_store(machine);
+    wait_slot(machine, "vm/b", |loan| has(loan, "nvme0"));
+    for node in [&mut desk, &mut store.process, &mut fabric.manager] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
+/// A guest works on one drive and gets another one while the manager dies again and again.
+#[test]
+fn a_guest_does_not_notice_that_managers_die() {
+    let _place = gate::computes();
+    let Some(kit) = guest::kit() else { return };
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let mut fabric = Fabric::found(machine).unwrap();
+    fabric.join(machine, "store").unwrap();
+    fabric.join(machine, "desk").unwrap();
+    let mut store = start_store(machine);
+    let mut vm = Vm::builder(&kit).name("managed").hot_plug(HotPlug::Acpi).start().unwrap();
+    let mut desk = start_desk(machine, Some(&vm.second_qmp().display().to_string()));
+    fabric.wait_row("function", "store/nvme1", LONG, is_state("free")).unwrap();
+    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
+    vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", desk.tail()));
+
+    let fio = guest_fio("--filename=$(ls /dev/nvme?n1) --size=32m --runtime=25 --time_based");
+    vm.check(&format!("({fio} > /tmp/report 2>&1; echo done >> /tmp/report) &")).unwrap();
+    let rounds = if std::env::var_os("CAUSEWAY_SOAK").is_some() { 20 } else { 4 };
+    for round in 0..rounds {
+        // A change is under way in every second round.
+        let command: &[&str] = match round % 4 {
+            0 => &["assign", "store/nvme1", "vm/b"],
+            2 => &["unassign", "store/nvme1"],
+            _ => &["node", "list"],
+        };
+        let mut asked = fabric.command(command).unwrap();
+        asked.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let mut asked = asked.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(3 * round));
+        fabric.manager.kill().unwrap();
+        // Whether it has heard an answer, nobody knows.
+        let _ = asked.wait().unwrap();
+        fabric.start_again().unwrap();
+        fabric.wait_row("node", "store", LONG, is_state("reachable")).unwrap();
+        // Asked again it is done, once.
+        fabric.told(command).unwrap();
+    }
+    vm.wait_for(LONG, "grep -q done /tmp/report").unwrap();
+    let verified = guest_fio_verified(&vm.check("cat /tmp/report").unwrap()).unwrap();
+    assert!(verified > 0);
+    fabric.told(&["unassign", "store/nvme0"]).unwrap();
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    vm.wait_for(LONG, "test -z \"$(ls /dev | grep nvme.n1)\"").unwrap();
+    assert_eq!(vm.kernel_trouble().unwrap(), Vec::<Message>::new());
+    vm.shutdown().unwrap();
+    for node in [&mut desk, &mut store.process, &mut fabric.manager] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
+#[test]
+fn x_who_may_not_join_is_told_why() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let mut fabric = Fabric::found(machine).unwrap();
+    let token = fabric.told(&["join-token", "make"]).unwrap();
+    let token = token.trim();
+    let join = |token: &str, name: &str| {
+        let file = machine.dir().join("token");
+        std::fs::write(&file, token).unwrap();
+        let mut command = machine.command(binary().unwrap());
+        command.arg("join").arg(format!("@{}", file.display())).args(["--name", name]);
+        command.arg("--state-dir").arg(machine.dir().join("state").join(name));
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let mistyped = join(&token.replace('0', "1"), "desk");
+    assert_eq!(mistyped.0, Some(2), "{mistyped:?}");
+    assert!(!machine.dir().join("state/desk").exists(), "nothing is left of who was not let in");
+    assert_eq!(join(token, "desk").0, Some(0));
+    assert_eq!(join(token, "desk").0, Some(0), "the same node again");
+    let used = join(token, "other");
+    assert!(used.0 == Some(3) && used.1.contains("token"), "{used:?}");
+    fabric.manager.kill().unwrap();
+    let nobody = join(token, "third");
+    assert_eq!(nobody.0, Some(4), "{nobody:?}");
+    let unreachable = fabric.ask(&["node", "list"]).unwrap();
+    assert_eq!(unreachable.status.code(), Some(4), "{unreachable:?}");
+}
