@@ -3,8 +3,10 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`client`] | asks a manager, for the command line |
 //! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
 
+pub mod client;
 pub mod shapes;
 pub mod wire;
