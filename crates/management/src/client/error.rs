@@ -1,8 +1,8 @@
 //! Why a manager was asked in vain.
 
 use manager::model::WallTime;
+use rustls::CertificateError;
 use thiserror::Error;
-use tokio_rustls::rustls::{self, CertificateError};
 
 use crate::shapes::Problem;
 
