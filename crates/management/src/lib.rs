@@ -3,12 +3,17 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`authority`] | how a fabric is founded, its certificates, configuration and credentials |
 //! | [`client`] | asks a manager, for the command line |
 //! | [`keys`] | proofs of who has which key, and tokens |
 //! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
+//! | [`store`] | the files of log, snapshot and backup |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
 
+pub mod authority;
 pub mod client;
+mod clock;
 pub mod keys;
 pub mod shapes;
+pub mod store;
 pub mod wire;

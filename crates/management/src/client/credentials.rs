@@ -61,14 +61,19 @@ impl Credentials {
         toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))
     }
 
+    /// The text of their file.
+    pub fn text(&self) -> String {
+        let text = toml::to_string(self).expect("three texts can be written as TOML");
+        format!("# Who has this file may do what its token lets do: keep it to yourself.\n{text}")
+    }
+
     /// Makes a file, which only its owner can read.
     ///
     /// # Errors
     /// There is one already, or it cannot be written.
     pub fn create(&self, path: &Path) -> io::Result<()> {
-        let text = toml::to_string(self).map_err(io::Error::other)?;
         let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(self.text().as_bytes())?;
         file.sync_all()
     }
 }
