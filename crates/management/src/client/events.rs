@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, HeaderValue};
+use hyper::header::ACCEPT;
 use tokio::time::{sleep, timeout};
 
 use super::endpoint::{Endpoint, Sender};
@@ -16,19 +16,15 @@ use crate::shapes::Event;
 const EVENT_MAX: usize = 1 << 20;
 /// The longest pause before a manager that went is looked for again.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// What a browser calls the number of the last event that it has.
-const LAST_EVENT_ID: &str = "last-event-id";
 
 /// What comes of waiting for an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
     /// An event.
     Event(Event),
-    /// So many events came faster than they were taken, and are lost. 0: nobody knows how many.
-    Lost(u64),
     /// The manager is not there any more, for this reason: it is looked for until it is there again.
     Away(String),
-    /// It is there again. What happened meanwhile it tells, as far as it remembers, unless [`Told::Lost`] follows.
+    /// It is there again. What happened meanwhile is not told: a manager keeps no events.
     Back,
 }
 
@@ -37,9 +33,7 @@ pub struct Events {
     endpoint: Arc<Endpoint>,
     open: Option<Open>,
     parser: Parser,
-    /// Number of the last one.
-    last: Option<HeaderValue>,
-    /// What follows when it is there again.
+    /// Before the next try, while the manager is away.
     pause: Option<Duration>,
 }
 
@@ -52,7 +46,7 @@ struct Open {
 
 impl Events {
     pub(super) fn new(endpoint: Arc<Endpoint>) -> Self {
-        Self { endpoint, open: None, parser: Parser::default(), last: None, pause: None }
+        Self { endpoint, open: None, parser: Parser::default(), pause: None }
     }
 
     /// The next one. Whoever stops waiting for it loses nothing.
@@ -103,11 +97,8 @@ impl Events {
         }
         let endpoint = Arc::clone(&self.endpoint);
         let mut sender = endpoint.connect().await?;
-        let mut request =
+        let request =
             endpoint.request().uri(Target::new(["events"]).text()).header(ACCEPT, "text/event-stream");
-        if let Some(last) = &self.last {
-            request = request.header(LAST_EVENT_ID, last.clone());
-        }
         let request = request.body(Full::new(Bytes::new())).map_err(|error| endpoint.nonsense(error))?;
         let answer = timeout(endpoint.patience.answer, sender.send_request(request)).await;
         let answer = answer.map_err(|_| endpoint.unreachable("it takes connections, and does not answer"))?;
@@ -119,13 +110,9 @@ impl Events {
         Ok(())
     }
 
-    fn read(&mut self, block: Block) -> Result<Option<Told>, ClientError> {
-        if let Some(id) = block.id {
-            self.last = HeaderValue::try_from(id).ok();
-        }
+    fn read(&self, block: Block) -> Result<Option<Told>, ClientError> {
         match block.name.as_str() {
             _ if block.data.is_empty() => Ok(None),
-            "lost" => Ok(Some(Told::Lost(block.data.trim().parse().unwrap_or(0)))),
             "" | "message" | "event" => {
                 let event = serde_json::from_str(&block.data);
                 event.map(|event| Some(Told::Event(event))).map_err(|error| self.endpoint.nonsense(error))
@@ -147,7 +134,6 @@ struct Parser {
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Block {
     name: String,
-    id: Option<String>,
     data: String,
 }
 
@@ -165,7 +151,6 @@ impl Parser {
             let value = value.strip_prefix(' ').unwrap_or(value);
             match field {
                 "event" => value.clone_into(&mut self.block.name),
-                "id" => self.block.id = Some(value.to_owned()),
                 "data" if self.block.data.len() <= EVENT_MAX => {
                     if !self.block.data.is_empty() {
                         self.block.data.push('\n');
@@ -187,12 +172,8 @@ mod tests {
     #[test]
     fn blocks_come_whole_however_they_are_cut() {
         let text = ": alive\n\nid: 7\nevent: event\ndata: {\"a\":\r\ndata:1}\nretry: 5\n\ndata\n\n";
-        let block = |name: &str, id: Option<&str>, data: &str| Block {
-            name: name.to_owned(),
-            id: id.map(str::to_owned),
-            data: data.to_owned(),
-        };
-        let expected = [block("", None, ""), block("event", Some("7"), "{\"a\":\n1}"), block("", None, "")];
+        let block = |name: &str, data: &str| Block { name: name.to_owned(), data: data.to_owned() };
+        let expected = [block("", ""), block("event", "{\"a\":\n1}"), block("", "")];
         for size in 1..text.len() {
             let mut parser = Parser::default();
             let mut blocks = Vec::new();
