@@ -149,5 +149,9 @@ async fn changes_in_a_second() {
         took[count / 2],
         took[count * 99 / 100]
     );
+    let metrics = admin.get("/metrics").await.text;
+    for line in metrics.lines().filter(|line| line.contains("_total") && !line.starts_with('#')) {
+        println!("{line}");
+    }
     lenders.iter().for_each(tokio::task::JoinHandle::abort);
 }
