@@ -6,6 +6,7 @@
 //! | [`authority`] | how a fabric is founded, its certificates, configuration and credentials |
 //! | [`client`] | asks a manager, for the command line |
 //! | [`keys`] | proofs of who has which key, and tokens |
+//! | [`server`] | the process: interface, connections of nodes, and the thread that owns the core |
 //! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
 //! | [`store`] | the files of log, snapshot and backup |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
@@ -14,6 +15,7 @@ pub mod authority;
 pub mod client;
 mod clock;
 pub mod keys;
+pub mod server;
 pub mod shapes;
 pub mod store;
 pub mod wire;

@@ -20,7 +20,9 @@
 //! | `GET /v1/audit` | | [`Page`] of [`Audit`] |
 //! | `GET /v1/events` | | server-sent events, each an [`Event`] |
 //! | `POST /v1/restore/end[?anyway=true]` | | [`Changed`] |
-//! | `POST /v1/join` (the token is a join token) | [`Join`] | [`Joined`] |
+//! | `GET /v1/backup` | | the bytes of a backup |
+//! | `GET /v1/join` (no token) | | [`Introduction`] |
+//! | `POST /v1/join` (the token is a join token's) | [`Join`] | [`Joined`] |
 //! | `GET /v1/agent` (a WebSocket, no token) | | [`crate::wire`] |
 //! | `GET /v1/openapi.json`, `/metrics`, `/healthz` (no token) | | |
 //!
@@ -30,6 +32,7 @@
 //! wrong is a [`Problem`] (RFC 9457).
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Rows of a page at most.
 pub const LIMIT_MAX: usize = 1000;
@@ -37,7 +40,7 @@ pub const LIMIT_MAX: usize = 1000;
 pub const LIMIT: usize = 100;
 
 /// A part of a list.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
     /// Of this document: 1.
     pub version: u32,
@@ -48,7 +51,7 @@ pub struct Page<T> {
 }
 
 /// The fabric.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Fabric {
     /// Of this document: 1.
     pub version: u32,
@@ -71,7 +74,7 @@ pub struct Fabric {
 }
 
 /// A node.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Node {
     /// Its name.
     pub name: String,
@@ -96,7 +99,7 @@ pub struct Node {
 }
 
 /// A rail of a node.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Rail {
     /// Its name.
     pub name: String,
@@ -109,7 +112,7 @@ pub struct Rail {
 }
 
 /// What a node lends.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Function {
     /// NODE/FUNCTION.
     pub name: String,
@@ -134,7 +137,7 @@ pub struct Function {
 }
 
 /// A virtual machine of a node.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Domain {
     /// NODE/DOMAIN.
     pub name: String,
@@ -147,7 +150,7 @@ pub struct Domain {
 }
 
 /// A slot.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Slot {
     /// NODE/DOMAIN/SLOT.
     pub name: String,
@@ -162,7 +165,7 @@ pub struct Slot {
 }
 
 /// A function that is assigned to a slot.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Loan {
     /// NODE/FUNCTION.
     pub name: String,
@@ -185,7 +188,7 @@ pub struct Loan {
 }
 
 /// `PUT .../assignment`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Assign {
     /// DOMAIN/SLOT, where one node only has such a domain, or NODE/DOMAIN/SLOT, or by numbers.
@@ -199,7 +202,7 @@ pub struct Assign {
 }
 
 /// `PUT .../groups`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetGroups {
     /// From then on.
@@ -207,7 +210,7 @@ pub struct SetGroups {
 }
 
 /// What became of a change.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Changed {
     /// Of this document: 1.
     pub version: u32,
@@ -225,7 +228,7 @@ pub struct Changed {
 }
 
 /// `POST /v1/join-tokens`.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MakeJoinToken {
     /// For how long it is good; a day if nothing is said.
@@ -240,7 +243,7 @@ pub struct MakeJoinToken {
 }
 
 /// `POST /v1/tokens`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MakeApiToken {
     /// Its name.
@@ -250,7 +253,7 @@ pub struct MakeApiToken {
 }
 
 /// A token that was made: it is told this once.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MadeToken {
     /// Of this document: 1.
     pub version: u32,
@@ -261,7 +264,7 @@ pub struct MadeToken {
 }
 
 /// A token that a node may join with.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JoinToken {
     /// Its hash.
     pub hash: String,
@@ -276,7 +279,7 @@ pub struct JoinToken {
 }
 
 /// A token for the interface.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ApiToken {
     /// Its name.
     pub name: String,
@@ -287,7 +290,7 @@ pub struct ApiToken {
 }
 
 /// A change, from the log.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Audit {
     /// Its index, as text, so that it pages as names do.
     pub index: String,
@@ -302,7 +305,7 @@ pub struct Audit {
 }
 
 /// Something that has happened, in a node or at the manager.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// When, RFC 3339.
     pub at: String,
@@ -316,8 +319,20 @@ pub struct Event {
     pub text: String,
 }
 
+/// Whom a node joins: what it has to know before it can prove that it has its key. Who has answered it knows by the
+/// authority that its join token names.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Introduction {
+    /// Of this document: 1.
+    pub version: u32,
+    /// The fabric's id.
+    pub fabric: String,
+    /// The manager's public key (X25519).
+    pub manager: String,
+}
+
 /// `POST /v1/join`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Join {
     /// What the node wants to be called.
@@ -340,7 +355,7 @@ pub fn join_text(token: manager::model::TokenHash, name: &str, key: &[u8; 32]) -
 }
 
 /// The node belongs to the fabric.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Joined {
     /// Of this document: 1.
     pub version: u32,
@@ -359,7 +374,7 @@ pub struct Joined {
 }
 
 /// What went wrong (RFC 9457), as `application/problem+json`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// `about:blank`, for the title says which kind it is.
     #[serde(rename = "type")]

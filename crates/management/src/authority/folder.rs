@@ -12,6 +12,23 @@ const FOLDER_MODE: u32 = 0o700;
 /// Only its owner reads a private file.
 const FILE_MODE: u32 = 0o600;
 
+/// A folder's path from the root on, whether it is there or not.
+pub(super) fn complete(dir: &Path) -> Result<PathBuf, InitError> {
+    let refused = |error| InitError::File { path: dir.to_owned(), error };
+    let path = match fs::canonicalize(if dir.as_os_str().is_empty() { Path::new(".") } else { dir }) {
+        Ok(path) => path,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let name = dir.file_name().ok_or_else(|| refused(error))?;
+            fs::canonicalize(parent(dir)).map_err(refused)?.join(name)
+        }
+        Err(error) => return Err(refused(error)),
+    };
+    match std::env::current_dir() {
+        Ok(current) if current == path => Err(InitError::Current { path }),
+        _ => Ok(path),
+    }
+}
+
 /// The folder before it has its name. Dropped, it is gone.
 pub(super) struct Draft {
     path: PathBuf,

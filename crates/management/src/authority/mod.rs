@@ -70,6 +70,12 @@ pub enum InitError {
         /// It.
         path: PathBuf,
     },
+    /// It is where the caller stands: replaced by the new one, it would be gone under their feet.
+    #[error("{path:?} is the current folder: name one beside it or in it")]
+    Current {
+        /// It.
+        path: PathBuf,
+    },
     /// A file could not be written.
     #[error("{path:?} cannot be written: {error}")]
     File {
@@ -102,6 +108,7 @@ pub fn init(dir: &Path, options: &Options) -> Result<Founded, InitError> {
         authority: authority.pem().to_owned(),
         token: token.reveal(),
     };
+    let dir = &folder::complete(dir)?;
     let draft = Draft::begin(dir)?;
     draft.write("manager.toml", &config.text())?;
     draft.write("authority.pem", authority.pem())?;
@@ -169,6 +176,22 @@ mod tests {
         std::fs::remove_file(dir.join("mine")).unwrap();
         init(&dir, &Options::default()).unwrap();
         assert!(matches!(init(&dir, &Options::default()), Err(InitError::NotEmpty { .. })));
+    }
+
+    #[test]
+    fn the_current_folder_is_refused() {
+        for dir in [".", "", "../management"] {
+            let error = init(Path::new(dir), &Options::default()).unwrap_err();
+            assert!(
+                matches!(error, InitError::Current { .. } | InitError::NotEmpty { .. }),
+                "{dir}: {error}"
+            );
+        }
+        let empty = tempfile::tempdir().unwrap();
+        let twisted = empty.path().join("sub").join("..");
+        std::fs::create_dir(empty.path().join("sub")).unwrap();
+        assert!(matches!(init(&twisted, &Options::default()), Err(InitError::NotEmpty { .. })));
+        init(&empty.path().join("sub/../sub"), &Options::default()).unwrap();
     }
 
     #[test]

@@ -4,11 +4,11 @@ use core::fmt;
 use core::str::FromStr;
 
 use base::ids::BASE32;
-use link::Secret;
-use manager::model::TokenHash;
+use link::{NodeKey, Secret};
+use manager::model::{RequestId, TokenHash};
 use thiserror::Error;
 
-use super::{random, sha256};
+use super::{prove, random, sha256};
 
 /// What is hashed before a token, so that its hash is never another hash of it.
 const HASHED: &[u8] = b"causeway token 1";
@@ -30,6 +30,12 @@ impl Token {
     /// One that nobody has had before.
     pub fn new() -> Self {
         Self(Secret(random()))
+    }
+
+    /// The one of a request that may be repeated: the same each time, and nobody can tell it who has not `secret`.
+    pub(crate) fn of_request(secret: &NodeKey, who: TokenHash, request: RequestId) -> Self {
+        let text = [&b"causeway token of a request 1"[..], &who.0, &request.0].concat();
+        Self(Secret(prove(&Secret(*secret.reveal()), &text)))
     }
 
     pub(super) fn of(bytes: [u8; 32]) -> Self {

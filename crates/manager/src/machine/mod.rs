@@ -19,7 +19,7 @@ use crate::decide::decide;
 use crate::entry::{Answer, Change, Entry, Who};
 use crate::model::{FunctionKey, WallTime};
 use crate::refusal::Refusal;
-use crate::report::{Event, Order, Preset, PresetsId};
+use crate::report::{Alarm, Event, Order, Preset, PresetsId};
 use crate::state::State;
 use answers::Answers;
 use contact::Contact;
@@ -212,6 +212,11 @@ impl Manager {
     /// Whether a node is heard.
     pub fn is_reachable(&self, node: NodeId) -> bool {
         self.contacts.get(&node).is_some_and(|contact| contact.is_reachable)
+    }
+
+    /// What is wrong with a node, as it was last raised.
+    pub fn alarms(&self, node: NodeId) -> impl Iterator<Item = &Alarm> {
+        self.contacts.get(&node).into_iter().flat_map(|contact| contact.alarms.values())
     }
 
     /// Somebody asks for something, and is answered under this ticket, which nobody else has at present.

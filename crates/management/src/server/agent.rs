@@ -1,0 +1,186 @@
+//! A node's connection: `/v1/agent`, from the challenge to its end. What is said is in [`crate::wire`].
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::extract::State;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::response::Response;
+use base::ids::NodeId;
+use manager::model::{PublicKey, WallTime};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+
+use super::App;
+use super::listen::Place;
+use super::nodes::{Connection, OUTBOX};
+use crate::keys::{is_proof, random, shared};
+use crate::wire::{self, FromNode, HEARTBEAT, MESSAGE_MAX, SILENT, ToNode, proof_text};
+
+/// How long a node takes at most to say who it is.
+const HELLO: Duration = Duration::from_secs(10);
+/// By how much clocks may differ before people are told.
+const CLOCKS_DIFFER_MS: u64 = 60_000;
+/// Characters of a version.
+const VERSION_MAX: usize = 64;
+
+/// A number for each connection of this process.
+static NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// Takes the connection of a node.
+#[utoipa::path(get, path = "/v1/agent", tag = "nodes", responses(
+    (status = 101, description = "A WebSocket: docs/manager.md says what a node and the manager say to each other"),
+), security(()))]
+pub(super) async fn agent(
+    State(app): State<Arc<App>>,
+    axum::Extension(place): axum::Extension<Place>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    let upgrade = upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX);
+    upgrade.on_upgrade(async move |socket| {
+        let mut line = Line(socket);
+        if let Err(Some(why)) = talk(&app, &mut line).await {
+            // It may be gone already.
+            let _ = line.say(&ToNode::Refused { why }).await;
+        }
+        let _ = timeout(SILENT, line.0.send(Message::Close(None))).await;
+        drop(place);
+    })
+}
+
+/// Why a connection ends: with a word to the node, or without one, for it is gone.
+type Ends = Option<String>;
+
+/// Who has said hello, and has proven it.
+struct Hello {
+    node: NodeId,
+    key: PublicKey,
+    program: String,
+    clock: Option<String>,
+}
+
+async fn talk(app: &App, line: &mut Line) -> Result<(), Ends> {
+    let hello =
+        timeout(HELLO, greet(app, line)).await.map_err(|_| Some("no hello came in time".to_owned()))??;
+    let (number, node) = (NUMBER.fetch_add(1, Ordering::Relaxed), hello.node);
+    let (outbox, mut inbox) = mpsc::channel(OUTBOX);
+    let connection = Connection { number, outbox, program: hello.program, clock: hello.clock };
+    if !app.core.connected(node, hello.key, connection).await {
+        return Err(Some("the manager ends".to_owned()));
+    }
+    let result = exchange(app, line, node, number, &mut inbox).await;
+    app.core.closed(node, number).await;
+    result
+}
+
+/// Asks who it is, and has it proven.
+async fn greet(app: &App, line: &mut Line) -> Result<Hello, Ends> {
+    let nonce = random();
+    let (version, fabric, key) = (wire::VERSION, app.fabric, crate::keys::public(&app.key));
+    line.say(&ToNode::Challenge { version, fabric, key, nonce }).await?;
+    let heard = line.hear().await?;
+    let Some(FromNode::Hello { version, node, proof, now, program }) = heard else {
+        return Err(Some("a node says hello first".to_owned()));
+    };
+    if version != wire::VERSION {
+        let ours = wire::VERSION;
+        let why = format!("the node speaks version {version}, and the manager {ours}: use equal programs");
+        return Err(Some(why));
+    }
+    // That a node is unknown, and that its proof is wrong, it hears in the same words: strangers learn nothing.
+    let unproven =
+        || Some("the node does not belong to this fabric, or not with this key: let it join".to_owned());
+    let look = move |view: &super::core::View<'_>| Ok(view.state().joined(node).map(|node| node.key));
+    let key = app.core.look(look).await.map_err(|_| Some("the manager cannot look at present".to_owned()))?;
+    let key = key.ok_or_else(unproven)?;
+    let secret = shared(&app.key, key).map_err(|_| unproven())?;
+    if !is_proof(&secret, &proof_text(app.fabric, node, &nonce), &proof) {
+        return Err(unproven());
+    }
+    let program = program.chars().take(VERSION_MAX).collect();
+    Ok(Hello { node, key, program, clock: clocks_differ(now) })
+}
+
+/// What is said of clocks that differ.
+pub(super) fn clocks_differ(theirs: WallTime) -> Option<String> {
+    let ours = crate::clock::wall();
+    (ours.0.abs_diff(theirs.0) > CLOCKS_DIFFER_MS)
+        .then(|| format!("its clock says {theirs}, and the manager's {ours}: set the one that is wrong"))
+}
+
+/// Both say what they have to, until one of them ends it.
+async fn exchange(
+    app: &App,
+    line: &mut Line,
+    node: NodeId,
+    number: u64,
+    inbox: &mut mpsc::Receiver<ToNode>,
+) -> Result<(), Ends> {
+    let mut ending = app.ending.clone();
+    let mut beat = interval(HEARTBEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut silent_at = Instant::now() + SILENT;
+    loop {
+        tokio::select! {
+            () = ending.wait() => return Err(Some("the manager ends".to_owned())),
+            () = sleep_until(silent_at) => return Err(None),
+            _ = beat.tick() => line.send(Message::Ping(Vec::new().into())).await?,
+            message = inbox.recv() => match message {
+                Some(message) => line.say(&message).await?,
+                // The core has closed this connection.
+                None => return Err(None),
+            },
+            heard = line.next() => {
+                if let Some(said) = heard?
+                    && !app.core.said(node, number, said).await
+                {
+                    return Err(Some("the manager ends".to_owned()));
+                }
+                // After it was handed on: the time that the core took is not the node's.
+                silent_at = Instant::now() + SILENT;
+            }
+        }
+    }
+}
+
+/// A WebSocket of which each text is a message.
+struct Line(WebSocket);
+
+impl Line {
+    async fn say(&mut self, message: &ToNode) -> Result<(), Ends> {
+        // Types of these crates have string keys only and no errors of their own.
+        let text = serde_json::to_string(message).map_err(|_| None)?;
+        self.send(Message::Text(text.into())).await
+    }
+
+    async fn send(&mut self, message: Message) -> Result<(), Ends> {
+        match timeout(SILENT, self.0.send(message)).await {
+            Ok(Ok(())) => Ok(()),
+            // It takes nothing, or is gone.
+            Ok(Err(_)) | Err(_) => Err(None),
+        }
+    }
+
+    /// The next message that is none of the WebSocket's own.
+    async fn hear(&mut self) -> Result<Option<FromNode>, Ends> {
+        loop {
+            if let Some(said) = self.next().await? {
+                return Ok(Some(said));
+            }
+        }
+    }
+
+    /// What comes next. `None`: a sign of life only.
+    async fn next(&mut self) -> Result<Option<FromNode>, Ends> {
+        match self.0.recv().await {
+            Some(Ok(Message::Text(text))) => match serde_json::from_str(&text) {
+                Ok(said) => Ok(Some(said)),
+                Err(error) => Err(Some(format!("the message is none that a manager knows: {error}"))),
+            },
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(None),
+            Some(Ok(Message::Binary(_))) => Err(Some("messages are texts".to_owned())),
+            Some(Ok(Message::Close(_)) | Err(_)) | None => Err(None),
+        }
+    }
+}

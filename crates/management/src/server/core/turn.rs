@@ -1,0 +1,219 @@
+//! One turn: what has come is handled, then what the core says is done.
+
+use std::time::Instant;
+
+use base::ids::NodeId;
+use manager::entry::{Change, Entry};
+use manager::model::{Name, PublicKey};
+use manager::report::{Event, Preset, PresetsId};
+use manager::{Effect, Progress, Reply, Ticket};
+
+use super::{Core, Done, Message, Preparing, View};
+use crate::server::core::Answering;
+use crate::server::nodes::{Connection, check_about};
+use crate::store::StoreError;
+use crate::wire::{EVENTS_MAX, FromNode, ToNode};
+
+/// What somebody is told who does not belong to the fabric.
+const STRANGER: &str =
+    "the node does not belong to the fabric, or does not any more: it joins with a new key";
+
+impl Core<'_> {
+    /// Handles a message. What comes of it is done by [`Core::turn`].
+    pub(super) fn handle(&mut self, message: Message) {
+        match message {
+            Message::Read(reading) => self.reading.push(reading),
+            Message::Ask(prepare, answer) => self.ask(prepare, answer),
+            Message::Connected(node, key, connection) => self.connected(node, key, connection),
+            Message::Said(node, number, said) if self.nodes.is_current(node, number) => self.said(node, said),
+            Message::Closed(node, number) if self.nodes.is_current(node, number) => self.silence(node, None),
+            // From a connection that another one has displaced; the end of all is looked at before.
+            Message::Said(..) | Message::Closed(..) | Message::End => {}
+        }
+    }
+
+    /// Does all there is to do. When it ends, everything that is decided is durable.
+    pub(super) fn turn(&mut self) -> Result<(), StoreError> {
+        self.manager.handle_timeout(self.clock.now());
+        while let Some(effect) = self.manager.poll_effect(self.clock.now()) {
+            self.effect(effect)?;
+        }
+        if core::mem::take(&mut self.has_removed) {
+            self.close_removed();
+        }
+        let reading = core::mem::take(&mut self.reading);
+        let view = self.view();
+        reading.into_iter().for_each(|reading| reading(Ok(&view)));
+        if self.store.is_long() {
+            self.snapshot()?;
+        }
+        Ok(())
+    }
+
+    fn view(&self) -> View<'_> {
+        let (manager, nodes, disk, now) = (&self.manager, &self.nodes, &self.disk, self.clock.now().wall);
+        View { manager, nodes, disk, now, store: self.store }
+    }
+
+    fn ask(&mut self, prepare: Preparing, answer: Answering) {
+        match prepare(&self.view()) {
+            Ok(asked) => {
+                self.next_ticket += 1;
+                let ticket = Ticket(self.next_ticket);
+                self.waiting.insert(ticket, answer);
+                self.manager.handle_command(self.clock.now(), ticket, &asked);
+            }
+            // Whoever has gone hears nothing.
+            Err(failure) => drop(answer.send(Err(failure))),
+        }
+    }
+
+    fn connected(&mut self, node: NodeId, key: PublicKey, connection: Connection) {
+        // It may have been removed since its key was looked up.
+        let belongs = self.manager.state().joined(node).is_some_and(|it| it.key == key);
+        if let Some(trouble) = connection.clock.clone() {
+            self.tell(node, "clock", true, trouble);
+        }
+        self.nodes.connect(node, connection);
+        if belongs {
+            self.manager.handle_reachable(node);
+        } else {
+            self.nodes.disconnect(node, Some(STRANGER));
+        }
+    }
+
+    fn said(&mut self, node: NodeId, said: FromNode) {
+        match said {
+            FromNode::Report(report) => self.manager.handle_report(self.clock.now(), node, &report),
+            FromNode::Events { events, .. } if events.len() > EVENTS_MAX => {
+                self.silence(node, Some("there are too many events in a message"));
+            }
+            FromNode::Events { lost, events } => self.relay(node, lost, events),
+            FromNode::About(about) => {
+                let Some(block) = self.manager.state().joined(node).map(|node| node.block) else { return };
+                match check_about(&about, block) {
+                    Ok(()) => {
+                        let retold = self.nodes.hear_about(node, about);
+                        retold.into_iter().for_each(|(to, id, presets)| self.tell_borrower(to, id, presets));
+                    }
+                    Err(why) => {
+                        self.tell(node, "refused", true, why.clone());
+                        self.silence(node, Some(&why));
+                    }
+                }
+            }
+            FromNode::Hello { .. } => self.silence(node, Some("a node says hello once a connection")),
+        }
+    }
+
+    fn relay(&mut self, node: NodeId, lost: u64, events: Vec<crate::wire::NodeEvent>) {
+        let Some(name) = self.name(node) else { return };
+        if lost > 0 {
+            self.tell(node, "lost", true, format!("{lost} events were lost before these: nobody took them"));
+        }
+        events.into_iter().for_each(|event| self.events.relay(&name, event));
+    }
+
+    /// A node is not heard any more, or is not listened to.
+    fn silence(&mut self, node: NodeId, why: Option<&str>) {
+        self.nodes.disconnect(node, why);
+        self.manager.handle_silent(node);
+    }
+
+    fn effect(&mut self, effect: Effect) -> Result<(), StoreError> {
+        match effect {
+            Effect::Append { first, entries } => self.append(first, &entries)?,
+            Effect::Answer { ticket, reply } => {
+                if let Some(answer) = self.waiting.remove(&ticket) {
+                    let done = reply.map(|reply| self.done(reply)).map_err(Into::into);
+                    // Whoever has gone hears nothing.
+                    let _ = answer.send(done);
+                }
+            }
+            Effect::Greet { node, epoch } => self.send(node, ToNode::Greet { epoch }),
+            Effect::TellLender { node, epoch, orders } => self.send(node, ToNode::Lender { epoch, orders }),
+            Effect::TellBorrower { node, id, presets } => self.tell_borrower(node, id, presets),
+            Effect::Event(event) => self.event(event),
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, first: u64, entries: &[Entry]) -> Result<(), StoreError> {
+        let begun = Instant::now();
+        self.store.append(entries)?;
+        self.disk.durable += begun.elapsed();
+        self.disk.records += 1;
+        self.disk.entries += entries.len() as u64;
+        self.disk.log_bytes = self.store.log_len();
+        if !self.has_begun {
+            // The first entry of a core begins its epoch, and a restored one is one for good from then on.
+            self.has_begun = true;
+            self.store.has_begun()?;
+        }
+        self.has_removed |= entries.iter().any(|entry| matches!(entry.change, Change::NodeRemoved { .. }));
+        self.manager.handle_durable(first + entries.len() as u64 - 1);
+        Ok(())
+    }
+
+    fn done(&self, reply: Reply) -> Done {
+        let waits_for = match reply.progress {
+            Progress::Pending { lender, .. } => self.name(lender),
+            Progress::Done | Progress::Overtaken => None,
+        };
+        Done { reply, waits_for }
+    }
+
+    fn send(&mut self, node: NodeId, message: ToNode) {
+        if !self.nodes.send(node, message) {
+            self.tell(
+                node,
+                "slow",
+                true,
+                "it does not take what it is told: its connection is closed".to_owned(),
+            );
+            self.manager.handle_silent(node);
+        }
+    }
+
+    fn tell_borrower(&mut self, node: NodeId, id: PresetsId, presets: Vec<Preset>) {
+        if !self.nodes.tell_borrower(self.manager.state(), node, id, presets) {
+            self.manager.handle_silent(node);
+        }
+    }
+
+    fn close_removed(&mut self) {
+        let connected: Vec<NodeId> = self.nodes.connected().collect();
+        for node in connected.into_iter().filter(|node| self.manager.state().joined(*node).is_none()) {
+            self.nodes.forget(node, STRANGER);
+        }
+    }
+
+    fn snapshot(&mut self) -> Result<(), StoreError> {
+        match self.store.snapshot(self.manager.state()) {
+            Err(error) if self.store.is_broken() => Err(error),
+            Err(error) => {
+                let text = format!("no snapshot could be made, so the log grows: {error}");
+                self.events.tell(self.clock.now().wall, None, "snapshot", true, text);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn event(&self, event: Event) {
+        match event {
+            Event::Reachable(node) => self.tell(node, "reachable", false, "it is heard".to_owned()),
+            Event::Silent(node) => self.tell(node, "silent", true, "it is not heard any more".to_owned()),
+            Event::Alarm { node, alarm } => self.tell(node, "alarm", true, alarm.to_string()),
+        }
+    }
+
+    fn tell(&self, node: NodeId, name: &str, is_trouble: bool, text: String) {
+        let called = self.name(node).or_else(|| node.to_string().parse().ok());
+        self.events.tell(self.clock.now().wall, called.as_ref(), name, is_trouble, text);
+    }
+
+    fn name(&self, node: NodeId) -> Option<Name> {
+        self.manager.state().node(node).map(|node| node.name.clone())
+    }
+}

@@ -1,0 +1,166 @@
+//! What the manager knows of its nodes for now, beside the log: who is connected, and what each is like.
+
+use std::collections::BTreeMap;
+
+use base::ids::NodeId;
+use manager::model::Block;
+use manager::report::{Preset, PresetsId};
+use manager::state::State;
+use tokio::sync::mpsc;
+
+use crate::wire::{About, Placed, ToNode};
+
+/// Messages on their way to a node: one that takes so few of them has its connection closed, and comes again.
+pub(super) const OUTBOX: usize = 64;
+/// Rails that a node may say it has, domains, and slots over all its domains.
+const RAILS_MAX: usize = 16;
+const DOMAINS_MAX: usize = 256;
+const SLOTS_MAX: usize = 1024;
+/// Bytes of a text that a node says of itself.
+const TEXT_MAX: usize = 512;
+
+/// A connection of a node.
+#[derive(Debug)]
+pub(super) struct Connection {
+    /// Which one: a node that comes anew has another one.
+    pub(super) number: u64,
+    /// What is put in here it is told. Dropped, the connection is closed.
+    pub(super) outbox: mpsc::Sender<ToNode>,
+    /// The version of its program.
+    pub(super) program: String,
+    /// What is wrong with its clock.
+    pub(super) clock: Option<String>,
+}
+
+/// A node.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) connection: Option<Connection>,
+    /// What it said last, also on a connection before.
+    pub(super) about: About,
+    /// What it was told last of its slots.
+    told: Option<(PresetsId, Vec<Preset>)>,
+}
+
+/// All that were heard since the manager has started.
+#[derive(Debug, Default)]
+pub(super) struct Nodes(BTreeMap<NodeId, Known>);
+
+impl Nodes {
+    pub(super) fn get(&self, node: NodeId) -> Option<&Known> {
+        self.0.get(&node)
+    }
+
+    /// Whether this is the connection that the node has.
+    pub(super) fn is_current(&self, node: NodeId, number: u64) -> bool {
+        let connection = self.0.get(&node).and_then(|known| known.connection.as_ref());
+        connection.is_some_and(|connection| connection.number == number)
+    }
+
+    /// A node has this connection from now on; one that it had is closed.
+    pub(super) fn connect(&mut self, node: NodeId, connection: Connection) {
+        let known = self.0.entry(node).or_default();
+        known.told = None;
+        if let Some(before) = known.connection.replace(connection) {
+            refuse(&before.outbox, "the node has connected again");
+        }
+    }
+
+    /// The connection is closed, without a word or with this one.
+    pub(super) fn disconnect(&mut self, node: NodeId, why: Option<&str>) {
+        let connection = self.0.get_mut(&node).and_then(|known| known.connection.take());
+        if let (Some(connection), Some(why)) = (connection, why) {
+            refuse(&connection.outbox, why);
+        }
+    }
+
+    /// A node is not remembered any more.
+    pub(super) fn forget(&mut self, node: NodeId, why: &str) {
+        self.disconnect(node, Some(why));
+        self.0.remove(&node);
+    }
+
+    /// Those that are connected.
+    pub(super) fn connected(&self) -> impl Iterator<Item = NodeId> {
+        self.0.iter().filter(|(_, known)| known.connection.is_some()).map(|(node, _)| *node)
+    }
+
+    /// Puts a message on its way. `false`: the node takes none, and its connection is closed.
+    pub(super) fn send(&mut self, node: NodeId, message: ToNode) -> bool {
+        let Some(known) = self.0.get_mut(&node) else { return true };
+        let Some(connection) = &known.connection else { return true };
+        if connection.outbox.try_send(message).is_err() {
+            known.connection = None;
+            return false;
+        }
+        true
+    }
+
+    /// Tells a node what is in its slots. `false` as of [`Nodes::send`].
+    pub(super) fn tell_borrower(
+        &mut self,
+        state: &State,
+        node: NodeId,
+        id: PresetsId,
+        presets: Vec<Preset>,
+    ) -> bool {
+        let placed = presets.iter().filter_map(|preset| self.placed(state, preset)).collect();
+        if let Some(known) = self.0.get_mut(&node) {
+            known.told = Some((id, presets));
+        }
+        self.send(node, ToNode::Borrower { id, presets: placed })
+    }
+
+    /// A node says what it is like. Returns the nodes that have to be told once more what is in their slots, for they
+    /// have functions of it, and its addresses are others now.
+    pub(super) fn hear_about(&mut self, node: NodeId, about: About) -> Vec<(NodeId, PresetsId, Vec<Preset>)> {
+        let Some(known) = self.0.get_mut(&node) else { return Vec::new() };
+        let before = core::mem::replace(&mut known.about, about);
+        if before.addresses == known.about.addresses {
+            return Vec::new();
+        }
+        let told = self.0.iter().filter(|(_, known)| known.connection.is_some());
+        let told = told.filter_map(|(borrower, known)| Some((*borrower, known.told.as_ref()?)));
+        let has = |presets: &[Preset]| presets.iter().any(|preset| preset.function.node == node);
+        let told = told.filter(|(_, (_, presets))| has(presets));
+        told.map(|(borrower, (id, presets))| (borrower, *id, presets.clone())).collect()
+    }
+
+    fn placed(&self, state: &State, preset: &Preset) -> Option<Placed> {
+        let lender = state.joined(preset.function.node)?;
+        let function = state.function(preset.function)?;
+        let addresses = self.0.get(&lender.id).map(|known| known.about.addresses.clone());
+        Some(Placed {
+            preset: *preset,
+            function: function.name.clone(),
+            lender: lender.name.clone(),
+            domain: base::ids::DomainId(lender.block.base()),
+            addresses: addresses.unwrap_or_default(),
+        })
+    }
+}
+
+fn refuse(outbox: &mpsc::Sender<ToNode>, why: &str) {
+    // One that takes nothing is closed without a word.
+    let _ = outbox.try_send(ToNode::Refused { why: why.to_owned() });
+}
+
+/// Why nobody takes what a node says of itself, if so.
+pub(super) fn check_about(about: &About, block: Block) -> Result<(), String> {
+    let slots: usize = about.domains.iter().map(|domain| domain.slots.len()).sum();
+    if about.rails.len() > RAILS_MAX || about.domains.len() > DOMAINS_MAX || slots > SLOTS_MAX {
+        return Err(format!(
+            "a node has {RAILS_MAX} rails, {DOMAINS_MAX} domains, {SLOTS_MAX} slots at most"
+        ));
+    }
+    let rails = about.rails.iter().flat_map(|rail| [&rail.name, &rail.medium, &rail.address]);
+    let slots = about.domains.iter().flat_map(|domain| &domain.slots);
+    let slots = slots.flat_map(|slot| [Some(&slot.state), slot.trouble.as_ref()]).flatten();
+    if rails.chain(slots).chain([&about.addresses]).any(|text| text.len() > TEXT_MAX) {
+        return Err(format!("a text about a node has {TEXT_MAX} bytes at most"));
+    }
+    match about.domains.iter().find(|domain| !block.contains(domain.domain)) {
+        Some(domain) => Err(format!("domain {} (`{}`) is not the node's", domain.domain, domain.name)),
+        None => Ok(()),
+    }
+}

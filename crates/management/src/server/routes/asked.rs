@@ -1,0 +1,154 @@
+//! What a request says beside its path: who asks, under which id, on which condition, and a document.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use manager::command::{Asked, Asker, Command};
+use manager::model::{RequestId, Role, TokenHash};
+use serde::de::DeserializeOwned;
+
+use crate::keys::{Token, random};
+use crate::server::core::View;
+use crate::server::problem::{Failure, Kind};
+
+/// By which header a client names its request.
+const REQUEST_ID: &str = "idempotency-key";
+
+/// Whoever has this token. Whether there is such a one is looked up when it is needed.
+#[derive(Clone, Copy)]
+pub(super) struct Bearer(pub(super) TokenHash);
+
+impl<S: Sync> FromRequestParts<S> for Bearer {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        let needed = || Failure::new(Kind::Unauthorized, "this takes `Authorization: Bearer TOKEN`");
+        let said = parts.headers.get(header::AUTHORIZATION).ok_or_else(needed)?;
+        let said = said.to_str().ok().and_then(|said| said.split_once(' ')).ok_or_else(needed)?;
+        let token = match said {
+            (scheme, token) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
+            _ => return Err(needed()),
+        };
+        let token: Token =
+            token.parse().map_err(|error| Failure::new(Kind::Unauthorized, format!("{error}")))?;
+        Ok(Self(token.hash()))
+    }
+}
+
+/// What a change says in its headers.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
+    /// Whether the client has named the request.
+    pub(super) is_named: bool,
+    pub(super) request: RequestId,
+    pub(super) if_version: Option<u64>,
+}
+
+impl<S: Sync> FromRequestParts<S> for Terms {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        let named = request_id(&parts.headers)?;
+        let if_version = version(&parts.headers)?;
+        Ok(Self {
+            is_named: named.is_some(),
+            request: named.unwrap_or_else(|| RequestId(random())),
+            if_version,
+        })
+    }
+}
+
+impl Terms {
+    /// What is asked for, by whoever has this token.
+    pub(super) fn asked(
+        self,
+        view: &View<'_>,
+        token: TokenHash,
+        needed: Role,
+        command: Command,
+    ) -> Result<Asked, Failure> {
+        let who = Asker::Api(view.authenticate(token, needed)?);
+        Ok(Asked { request: self.request, who, if_version: self.if_version, command })
+    }
+
+    /// Of what has no versions nothing is changed on condition of one.
+    pub(super) fn without_version(self) -> Result<Self, Failure> {
+        match self.if_version {
+            None => Ok(self),
+            Some(_) => Err(Failure::malformed("this has no versions: leave out `If-Match`")),
+        }
+    }
+}
+
+fn request_id(headers: &HeaderMap) -> Result<Option<RequestId>, Failure> {
+    let Some(said) = headers.get(REQUEST_ID) else { return Ok(None) };
+    let id = said.to_str().ok().and_then(|said| said.trim_matches('"').parse().ok());
+    let malformed =
+        "`Idempotency-Key` is 16 random bytes as 26 characters of base 32 (0-9 and a-z but i, l, o, u)";
+    id.map(Some).ok_or_else(|| Failure::malformed(malformed))
+}
+
+fn version(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+    let Some(said) = headers.get(header::IF_MATCH) else { return Ok(None) };
+    let said = said.to_str().unwrap_or_default().trim();
+    if said == "*" {
+        return Ok(None);
+    }
+    let version = said.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let version = version.and_then(|version| version.parse().ok());
+    version
+        .map(Some)
+        .ok_or_else(|| Failure::malformed("`If-Match` is one `ETag`, as it was answered: \"17\""))
+}
+
+/// A document that the client has sent.
+pub(super) struct Document<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Document<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let bytes =
+            Bytes::from_request(request, state).await.map_err(|error| match error.status().as_u16() {
+                413 => {
+                    Failure::new(Kind::TooLarge, format!("a document has {} bytes at most", super::BODY_MAX))
+                }
+                _ => Failure::malformed(format!("the document did not come: {error}")),
+            })?;
+        let document = serde_json::from_slice(&bytes);
+        document
+            .map(Self)
+            .map_err(|error| Failure::malformed(format!("the document is not as it has to be: {error}")))
+    }
+}
+
+/// `?NAME=VALUE&...`, in order.
+pub(super) struct Pairs(pub(super) Vec<(String, String)>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Pairs {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let query = Query::from_request_parts(parts, state).await;
+        query.map(|Query(pairs)| Self(pairs)).map_err(|error| Failure::malformed(error.to_string()))
+    }
+}
+
+impl Pairs {
+    /// The only one that there may be: whether it is said.
+    pub(super) fn flag(self, name: &str) -> Result<bool, Failure> {
+        let mut is_set = false;
+        for (said, value) in self.0 {
+            is_set = match (said == name, value.as_str()) {
+                (true, "true" | "") => true,
+                (true, "false") => false,
+                (true, _) => return Err(Failure::malformed(format!("`{name}` is `true` or `false`"))),
+                (false, _) => {
+                    return Err(Failure::malformed(format!("all that may be said here is `{name}`")));
+                }
+            };
+        }
+        Ok(is_set)
+    }
+}

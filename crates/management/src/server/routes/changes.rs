@@ -1,0 +1,183 @@
+//! Changes of nodes and functions.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use base::ids::Group;
+use manager::Progress;
+use manager::command::Command;
+use manager::entry::Answer;
+use manager::model::{Groups, OnSilence, Role, TokenHash};
+
+use super::asked::{Bearer, Document, Pairs, Terms};
+use super::documents::{function_name, name, read_on_silence};
+use crate::server::App;
+use crate::server::core::{Done, View};
+use crate::server::problem::Failure;
+use crate::server::slots;
+use crate::shapes::{Assign, Changed, Problem, SetGroups};
+
+type Answered = Result<(StatusCode, Json<Changed>), Failure>;
+
+/// What became of a change, as a document.
+pub(super) fn changed(done: &Done) -> Changed {
+    let (progress, is_silent) = match done.reply.progress {
+        Progress::Done => ("done", false),
+        Progress::Pending { is_silent, .. } => ("pending", is_silent),
+        Progress::Overtaken => ("overtaken", false),
+    };
+    let generation = match done.reply.answer {
+        Answer::Function { generation, .. } => Some(generation.0),
+        Answer::Done | Answer::Joined { .. } => None,
+    };
+    Changed {
+        version: 1,
+        progress: progress.to_owned(),
+        waits_for: done.waits_for.as_ref().map(ToString::to_string),
+        is_silent,
+        index: done.reply.index,
+        generation,
+    }
+}
+
+/// Asks for a change, by whoever has this token.
+pub(super) async fn change(
+    app: &App,
+    token: TokenHash,
+    terms: Terms,
+    needed: Role,
+    command: impl FnOnce(&View<'_>) -> Result<Command, Failure> + Send + 'static,
+) -> Result<Done, Failure> {
+    app.core
+        .ask(move |view| {
+            // Who may not ask does not learn what there is.
+            view.authenticate(token, needed)?;
+            let command = command(view)?;
+            terms.asked(view, token, needed, command)
+        })
+        .await
+}
+
+fn answered(done: &Done) -> (StatusCode, Json<Changed>) {
+    let status = match done.reply.progress {
+        Progress::Pending { .. } => StatusCode::ACCEPTED,
+        Progress::Done | Progress::Overtaken => StatusCode::OK,
+    };
+    (status, Json(changed(done)))
+}
+
+/// What somebody says of groups.
+pub(super) fn groups(said: Vec<u16>) -> Result<Groups, Failure> {
+    let groups = Groups::new(said.into_iter().map(Group));
+    groups.ok_or_else(|| {
+        Failure::malformed("a node may enter 1 to 64 groups, which have numbers from 1 to 4094")
+    })
+}
+
+/// A node shall not belong to the fabric any more.
+#[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "nodes", params(("node", description = "Its name")), responses(
+    (status = 200, description = "It is done", body = Changed),
+    (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn remove_node(
+    State(app): State<Arc<App>>,
+    Bearer(token): Bearer,
+    Path(node): Path<String>,
+    terms: Terms,
+) -> Answered {
+    let node = name(&node)?;
+    let command = move |_: &View<'_>| Ok(Command::RemoveNode { node });
+    Ok(answered(&change(&app, token, terms, Role::Administrator, command).await?))
+}
+
+/// A node may enter these groups; what it has in others ends.
+#[utoipa::path(put, path = "/v1/nodes/{node}/groups", tag = "nodes", params(("node", description = "Its name")),
+    request_body = SetGroups, responses(
+    (status = 200, description = "It is done", body = Changed),
+    (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn set_groups(
+    State(app): State<Arc<App>>,
+    Bearer(token): Bearer,
+    Path(node): Path<String>,
+    terms: Terms,
+    Document(said): Document<SetGroups>,
+) -> Answered {
+    let (node, groups) = (name(&node)?, groups(said.groups)?);
+    let command = move |_: &View<'_>| Ok(Command::SetGroups { node, groups });
+    Ok(answered(&change(&app, token, terms, Role::Administrator, command).await?))
+}
+
+/// A function shall be in a slot.
+#[utoipa::path(put, path = "/v1/functions/{node}/{function}/assignment", tag = "functions", params(
+    ("node", description = "Who lends it"), ("function", description = "Its name there"),
+), request_body = Assign, responses(
+    (status = 200, description = "It is there", body = Changed),
+    (status = 202, description = "It is decided, and its lender is waited for", body = Changed),
+    (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn assign(
+    State(app): State<Arc<App>>,
+    Bearer(token): Bearer,
+    Path((node, function)): Path<(String, String)>,
+    terms: Terms,
+    Document(said): Document<Assign>,
+) -> Answered {
+    let function = function_name(&node, &function)?;
+    let group = match said.group {
+        None => Group::DEFAULT,
+        Some(number) => Group::new(number.into())
+            .ok_or_else(|| Failure::malformed("a group has a number from 1 to 4094"))?,
+    };
+    let on_silence = match &said.on_silence {
+        None => OnSilence::default(),
+        Some(text) => read_on_silence(text)
+            .ok_or_else(|| Failure::malformed("`on_silence` is `hold(SECONDS)` or `remove`"))?,
+    };
+    let command = move |view: &View<'_>| {
+        let place = slots::find(view, &said.slot)?;
+        Ok(Command::Assign { function, domain: place.domain, slot: place.slot, group, on_silence })
+    };
+    Ok(answered(&change(&app, token, terms, Role::Operator, command).await?))
+}
+
+/// A function shall be taken back.
+#[utoipa::path(delete, path = "/v1/functions/{node}/{function}/assignment", tag = "functions", params(
+    ("node", description = "Who lends it"), ("function", description = "Its name there"),
+    ("force" = Option<bool>, Query, description = "Whether the borrower is not waited for"),
+), responses(
+    (status = 200, description = "It is back", body = Changed),
+    (status = 202, description = "It is decided, and its lender is waited for", body = Changed),
+    (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn unassign(
+    State(app): State<Arc<App>>,
+    Bearer(token): Bearer,
+    Path((node, function)): Path<(String, String)>,
+    terms: Terms,
+    pairs: Pairs,
+) -> Answered {
+    let (function, force) = (function_name(&node, &function)?, pairs.flag("force")?);
+    let command = move |_: &View<'_>| Ok(Command::Unassign { function, force });
+    Ok(answered(&change(&app, token, terms, Role::Operator, command).await?))
+}
+
+/// After a restore: all there is was heard.
+#[utoipa::path(post, path = "/v1/restore/end", tag = "fabric", params(
+    ("anyway" = Option<bool>, Query, description = "Although some nodes were not heard"),
+), responses(
+    (status = 200, description = "It is done", body = Changed),
+    (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn end_restore(
+    State(app): State<Arc<App>>,
+    Bearer(token): Bearer,
+    terms: Terms,
+    pairs: Pairs,
+) -> Answered {
+    let (terms, anyway) = (terms.without_version()?, pairs.flag("anyway")?);
+    let command = move |_: &View<'_>| Ok(Command::EndRestore { anyway });
+    Ok(answered(&change(&app, token, terms, Role::Administrator, command).await?))
+}

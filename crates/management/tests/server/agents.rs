@@ -1,0 +1,262 @@
+//! Nodes that are connected: what is decided reaches them, and what they say is shown.
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use management::wire::{FromNode, NodeEvent, ToNode};
+use manager::model::WallTime;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::fabric::Fabric;
+use crate::node::{Agent, Node, now};
+
+/// Somebody who follows events.
+pub(crate) struct Followed {
+    body: Incoming,
+    text: String,
+}
+
+impl Followed {
+    pub(crate) async fn open(client: &Client) -> Self {
+        let response = client.send("GET", "/v1/events", &[], "").await.unwrap();
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self { body: response.into_body(), text: String::new() }
+    }
+
+    /// The next event. `None`: there are no more.
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let data = event.strip_prefix("data: ").map(|data| serde_json::from_str(data).unwrap());
+                self.text = rest.to_owned();
+                match data {
+                    Some(data) => return Some(data),
+                    None => continue,
+                }
+            }
+            let frame = self.body.frame().await?.ok()?;
+            self.text.push_str(core::str::from_utf8(&frame.into_data().ok()?).unwrap());
+        }
+    }
+
+    /// The next one of this name.
+    pub(crate) async fn called(&mut self, name: &str) -> Value {
+        let wait = async {
+            loop {
+                let event = self.next().await.expect("events go on");
+                if event["name"] == name {
+                    return event;
+                }
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(10), wait).await.expect("the event comes in time")
+    }
+}
+
+async fn assign(admin: &Client, function: &str, slot: &str) -> crate::client::Answer {
+    admin.put(&format!("/v1/functions/{function}/assignment"), json!({"slot": slot})).await
+}
+
+#[tokio::test]
+async fn what_is_assigned_reaches_lender_and_borrower_and_comes_back() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = manager.client.clone();
+    let mut store = Node::join(&admin, "store", 2).await;
+    let mut desk = Node::join(&admin, "desk", 0).await;
+    store.has("10.0.0.1:7411", "none", &[]);
+    desk.has("10.0.0.2:7411", "vm1", &["disk", "more"]);
+    let mut lender = store.connect(&admin).await;
+    let mut borrower = desk.connect(&admin).await;
+    borrower.presets(0).await;
+    lender.presets(0).await;
+    let asked = {
+        let admin = admin.clone();
+        tokio::spawn(async move { assign(&admin, "store/nvme1", "vm1/disk").await })
+    };
+    let orders = store.serve_orders(&mut lender).await;
+    assert_eq!((orders.len(), orders[0].number), (1, 1));
+    let answer = asked.await.unwrap();
+    assert_eq!(answer.status, 200);
+    let changed = answer.ok();
+    assert_eq!((&changed["progress"], &changed["generation"]), (&json!("done"), &json!(1)));
+    let (_, placed) = borrower.presets(1).await;
+    assert_eq!((placed[0].function.as_str(), placed[0].lender.as_str()), ("nvme1", "store"));
+    assert_eq!(placed[0].addresses, "10.0.0.1:7411");
+    assert_eq!(placed[0].domain.0, store.block().base());
+    let loan = admin.get("/v1/loans/store/nvme1").await.ok();
+    assert_eq!((&loan["slot"], &loan["state"]), (&json!("desk/vm1/disk"), &json!("applied")));
+    assert_eq!((&loan["borrower"], &loan["on_silence"]), (&json!("desk"), &json!("hold(600)")));
+    let domain = admin.get("/v1/domains/desk/vm1").await.ok();
+    assert_eq!(domain["slots"][0]["function"], "store/nvme1");
+    // The lender's address is another one: who borrows from it is told.
+    store.has("10.0.9.9:7411", "none", &[]);
+    lender.say(&FromNode::About(store.about.clone())).await;
+    // It may be told the list from before once more, for it does not say that it has it.
+    while borrower.presets(1).await.1[0].addresses != "10.0.9.9:7411" {}
+    let taken = assign(&admin, "store/nvme1", "vm1/more").await.problem();
+    assert!(taken.0 == 409 && taken.2.contains("of desk since"), "{taken:?}");
+    let asked = {
+        let admin = admin.clone();
+        tokio::spawn(async move { admin.delete("/v1/functions/store/nvme1/assignment").await })
+    };
+    assert_eq!(store.serve_orders(&mut lender).await[0].to, None);
+    assert_eq!(asked.await.unwrap().ok()["progress"], "done");
+    borrower.presets(0).await;
+    assert_eq!(admin.get("/v1/functions/store/nvme1").await.ok()["state"], "free");
+}
+
+#[tokio::test]
+async fn a_lender_that_is_silent_leaves_it_pending() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let mut store = Node::join(admin, "store", 1).await;
+    let desk = Node::join(admin, "desk", 0).await;
+    let mut lender = store.connect(admin).await;
+    lender.presets(0).await;
+    let mut events = Followed::open(admin).await;
+    drop(lender);
+    assert_eq!(events.called("silent").await["node"], "store");
+    let place = format!("{:05x}/3", desk.block().base() + 1);
+    let answer = assign(admin, "store/nvme0", &place).await;
+    assert_eq!(answer.status, 202);
+    let changed = answer.ok();
+    assert_eq!((&changed["progress"], &changed["waits_for"]), (&json!("pending"), &json!("store")));
+    assert_eq!(changed["is_silent"], true);
+    assert_eq!(admin.get("/v1/nodes/store").await.ok()["state"], "silent");
+    let mut lender = store.connect(admin).await;
+    store.serve_orders(&mut lender).await;
+    for _ in 0..100 {
+        if admin.get("/v1/loans/store/nvme0").await.ok()["state"] == "applied" {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("it is never applied");
+}
+
+#[tokio::test]
+async fn slots_are_found_by_name_or_number_and_a_name_of_two_lists_both() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let store = Node::join(admin, "store", 1).await;
+    let mut lender = store.connect(admin).await;
+    lender.presets(0).await;
+    let mut agents = Vec::new();
+    for name in ["desk", "rack"] {
+        let mut node = Node::join(admin, name, 0).await;
+        node.has("", "vm", &["disk"]);
+        let mut agent = node.connect(admin).await;
+        agent.presets(0).await;
+        agents.push(agent);
+    }
+    let told = |slot: &'static str| async move { assign(admin, "store/nvme0", slot).await.problem() };
+    let both = told("vm/disk").await;
+    assert!(both.0 == 409 && both.2.ends_with("desk/vm/disk, rack/vm/disk"), "{both:?}");
+    for (slot, word) in [
+        ("vmm/disk", "did you mean `vm`?"),
+        ("desk/vm/dis", "did you mean `disk`?"),
+        ("dask/vm/disk", "did you mean `desk`?"),
+        ("3ffff/1", "is no node's"),
+        ("33/1", "no node that was heard has a domain `33`"),
+        ("00010/x", "has not said what its slots are called"),
+        ("rack/00021/disk", "is not of `rack` but of `desk`"),
+        ("a/b/c/d", "is no slot"),
+        ("desk/vm/70000", "domain `vm` has no slot"),
+    ] {
+        let problem = told(slot).await;
+        assert!(problem.2.contains(word), "{slot}: {problem:?}");
+    }
+    drop(lender);
+    drop(agents);
+}
+
+#[tokio::test]
+async fn a_second_connection_closes_the_first_and_a_removed_node_hears_so() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let node = Node::join(admin, "desk", 0).await;
+    let mut first = node.connect(admin).await;
+    let mut second = node.connect(admin).await;
+    assert!(first.refused().await.contains("connected again"));
+    second.presets(0).await;
+    assert_eq!(admin.get("/v1/nodes/desk").await.ok()["state"], "reachable");
+    admin.delete("/v1/nodes/desk").await.ok();
+    assert!(second.refused().await.contains("does not belong"));
+    let mut third = node.greet(admin, now()).await;
+    assert!(third.refused().await.contains("does not belong"));
+}
+
+#[tokio::test]
+async fn who_proves_nothing_or_talks_nonsense_is_refused_in_words() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let node = Node::join(admin, "desk", 0).await;
+    let mut liar = Node::join(admin, "liar", 0).await;
+    // With another one's id.
+    let mut agent = Agent::open(admin).await;
+    let Some(ToNode::Challenge { .. }) = agent.hear().await else { panic!() };
+    let hello = |version| FromNode::Hello {
+        version,
+        node: node.id(),
+        proof: [0; 32],
+        now: now(),
+        program: String::new(),
+    };
+    agent.say(&hello(1)).await;
+    assert!(agent.refused().await.contains("does not belong to this fabric, or not with this key"));
+    let mut agent = node.connect(admin).await;
+    let event = NodeEvent { at: WallTime(0), name: "n".to_owned(), is_trouble: false, text: String::new() };
+    agent.say(&FromNode::Events { lost: 0, events: vec![event; management::wire::EVENTS_MAX + 1] }).await;
+    assert!(agent.refused().await.contains("too many events"));
+    let mut agent = node.connect(admin).await;
+    agent.say(&hello(1)).await;
+    assert!(agent.refused().await.contains("once a connection"));
+    let mut agent = Agent::open(admin).await;
+    agent.hear().await;
+    agent.say(&hello(2)).await;
+    assert!(agent.refused().await.contains("speaks version 2"));
+    for text in ["", "{", "{\"x\": 1}", "[1]"] {
+        let mut agent = node.connect(admin).await;
+        agent.say_text(text.to_owned()).await;
+        assert!(agent.refused().await.contains("none that a manager knows"), "{text}");
+    }
+    // A domain that is another node's.
+    liar.has("", "vm", &["disk"]);
+    liar.about.domains[0].domain = base::ids::DomainId(node.block().base());
+    let mut agent = liar.greet(admin, now()).await;
+    agent.say(&FromNode::About(liar.about.clone())).await;
+    assert!(agent.refused().await.contains("is not the node's"));
+    assert!(admin.get("/v1/domains").await.ok()["items"].as_array().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn events_of_nodes_reach_who_follows() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = manager.client.clone();
+    let node = Node::join(&admin, "desk", 0).await;
+    let mut events = Followed::open(&admin).await;
+    let mut agent = node.greet(&admin, WallTime(now().0 + 3_600_000)).await;
+    let epoch = agent.greeted().await;
+    let clock = events.called("clock").await;
+    assert!(clock["is_trouble"] == true && clock["node"] == "desk", "{clock}");
+    let alarms = admin.get("/v1/nodes/desk").await.ok()["alarms"].clone();
+    assert!(alarms[0].as_str().unwrap().contains("its clock says"), "{alarms}");
+    assert_eq!(events.called("reachable").await["node"], "desk");
+    node.inventory(&mut agent, epoch).await;
+    let event =
+        NodeEvent { at: WallTime(5), name: "died".to_owned(), is_trouble: true, text: "x".to_owned() };
+    agent.say(&FromNode::Events { lost: 3, events: vec![event] }).await;
+    assert!(events.called("lost").await["text"].as_str().unwrap().starts_with("3 events"));
+    let died = events.called("died").await;
+    assert_eq!((&died["node"], &died["at"]), (&json!("desk"), &json!("1970-01-01T00:00:00Z")));
+    // Whoever follows hears the end, and does not keep the process from it.
+    manager.stop().await.unwrap();
+    while events.next().await.is_some() {}
+    assert!(agent.refused().await.contains("ends"));
+}

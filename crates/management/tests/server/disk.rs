@@ -1,0 +1,142 @@
+//! What the files keep: through a kill, damage, and a disk that is full.
+
+use std::fs;
+
+use management::store::{backup, restore, write_backup};
+use serde_json::{Value, json};
+
+use crate::fabric::Fabric;
+use crate::node::{Node, now};
+
+#[tokio::test]
+async fn nothing_that_was_acknowledged_is_lost_when_it_is_killed() {
+    let fabric = Fabric::found();
+    for round in 1..=4 {
+        let manager = fabric.start().await;
+        let admin = &manager.client;
+        let hashes = |page: Value| page["items"].as_array().unwrap().len();
+        assert_eq!(hashes(admin.get("/v1/join-tokens").await.ok()), 5 * (round - 1));
+        for _ in 0..5 {
+            admin.post("/v1/join-tokens", json!({})).await.ok();
+        }
+        assert_eq!(admin.get("/v1").await.ok()["epoch"], round);
+        manager.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_is_damaged_is_named_and_left_as_it_is() {
+    let fabric = Fabric::found();
+    fabric.start().await.stop().await.unwrap();
+    let whole = fs::read(fabric.log()).unwrap();
+    let mut flipped = whole.clone();
+    flipped[100] ^= 4;
+    fs::write(fabric.log(), &flipped).unwrap();
+    let told = fabric.try_start().await.map(drop).unwrap_err().to_string();
+    assert!(told.contains("/log") && told.contains("at byte 56"), "{told}");
+    assert_eq!(fs::read(fabric.log()).unwrap(), flipped);
+    // Cut at the end of a record: nobody sees it in the file.
+    let end = whole.windows(4).rposition(|part| part == b"cwrc").unwrap();
+    fs::write(fabric.log(), &whole[..end]).unwrap();
+    let told = fabric.try_start().await.map(drop).unwrap_err().to_string();
+    assert!(told.contains("was acknowledged"), "{told}");
+    fs::write(fabric.log(), whole).unwrap();
+    fabric.start().await;
+}
+
+#[tokio::test]
+async fn a_backup_of_a_manager_that_runs_is_restored_and_begins_by_listening() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let store = Node::join(admin, "store", 1).await;
+    let mut agent = store.connect(admin).await;
+    agent.presets(0).await;
+    let response = admin.send("GET", "/v1/backup", &[], "").await.unwrap();
+    let bytes = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+    let file = fabric.home().join("backup.cw");
+    write_backup(&file, &bytes).unwrap();
+    assert!(backup(&fabric.config.state, fabric.config.fabric).is_err(), "it runs");
+    manager.stop().await.unwrap();
+    assert!(restore(&fabric.config.state, fabric.config.fabric, &file).unwrap().is_some());
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let document = admin.get("/v1").await.ok();
+    assert_eq!(document["restoring"], json!(["store"]));
+    assert!(document["epoch"].as_u64().unwrap() > 65_536, "{document}");
+    let word = crate::node::join_token(admin).await;
+    let key = management::keys::new_pair();
+    let closed = crate::node::ask_to_join(admin, &word, "desk", &key, now()).await.problem();
+    assert!(closed.0 == 409 && closed.2.contains("restored"), "{closed:?}");
+    assert_eq!(admin.post("/v1/restore/end", json!({})).await.problem().0, 409);
+    let mut agent = store.greet(admin, now()).await;
+    let epoch = agent.greeted().await;
+    store.inventory(&mut agent, epoch).await;
+    for _ in 0..100 {
+        if admin.post("/v1/restore/end", json!({})).await.status == 200 {
+            assert_eq!(admin.get("/v1").await.ok()["restoring"], Value::Null);
+            crate::node::ask_to_join(admin, &word, "desk", &key, now()).await.ok();
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("the restore cannot be ended");
+}
+
+/// Files of this process cannot grow beyond this many bytes, as a disk that is full.
+const FULL: u64 = 24 << 10;
+
+/// Runs in a process of its own, in which the signal of a file that is too long is ignored, as it is where a disk is
+/// full: see [`a_full_disk_stops_changes_and_nothing_else`].
+#[tokio::test]
+#[ignore = "the process that it runs in has a limit for the length of files"]
+async fn under_a_limit() {
+    let limit = |current| {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+        setrlimit(Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
+    };
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    limit(Some(FULL));
+    let mut done = 0;
+    let full = loop {
+        let answer = admin.post("/v1/join-tokens", json!({})).await;
+        match answer.status {
+            201 => done += 1,
+            _ => break answer.problem(),
+        }
+        assert!(done < 1000, "the disk is never full");
+    };
+    assert_eq!((full.0, full.1.as_str()), (503, "unavailable"), "{}", full.2);
+    let health = admin.get("/healthz").await.problem();
+    assert!(
+        health.0 == 503 && health.2.contains("/log") && health.2.contains("cannot be appended to"),
+        "{health:?}"
+    );
+    assert_eq!(admin.post("/v1/join-tokens", json!({})).await.problem().0, 503);
+    limit(None);
+    for _ in 0..200 {
+        if admin.get("/healthz").await.status == 200 {
+            let there = admin.get("/v1/join-tokens?limit=1000").await.ok()["items"].as_array().unwrap().len();
+            assert_eq!(there, done, "neither more nor less than was said");
+            admin.post("/v1/join-tokens", json!({})).await.ok();
+            let failures = admin.get("/metrics").await.text;
+            assert!(failures.contains("causeway_manager_disk_failures_total"), "{failures}");
+            manager.stop().await.unwrap();
+            fabric.start().await.client.get("/v1").await.ok();
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("it never begins again");
+}
+
+#[test]
+fn a_full_disk_stops_changes_and_nothing_else() {
+    let this = std::env::current_exe().unwrap();
+    let script = "trap '' XFSZ; exec \"$0\" --exact disk::under_a_limit --ignored --nocapture";
+    let output = std::process::Command::new("sh").args(["-c", script]).arg(this).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+}

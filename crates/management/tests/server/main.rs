@@ -1,0 +1,13 @@
+//! The manager's process as others meet it: a real server on a port of loopback, its files in a folder, and clients and
+//! nodes that speak TLS, HTTP and WebSocket to it.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod agents;
+mod client;
+mod disk;
+mod fabric;
+mod interface;
+mod joining;
+mod node;
+mod scale;

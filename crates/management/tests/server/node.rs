@@ -1,0 +1,214 @@
+//! A node, as a manager meets it: it joins, connects, lends what it is told to, and does as it is told.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base::ids::{BASE32, DomainId, LoanGeneration, NodeId};
+use futures_util::{SinkExt, StreamExt};
+use management::keys::{self, JoinToken, NodeKey};
+use management::shapes::{Joined, join_text};
+use management::wire::{self, About, DomainSaid, FromNode, SlotSaid, ToNode, proof_text};
+use manager::model::{Block, Groups, Kind, Name, Resource, WallTime};
+use manager::report::{Holder, Identity, Order, PresetsId, Report, Reported, Said};
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::client::{Answer, Client};
+
+/// Nothing here takes as long.
+const LONG: Duration = Duration::from_secs(10);
+
+pub(crate) fn now() -> WallTime {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    WallTime(since.as_millis() as u64)
+}
+
+/// A join token's word, made by the administrator.
+pub(crate) async fn join_token(admin: &Client) -> String {
+    let made = admin.post("/v1/join-tokens", json!({"domains": 16})).await.ok();
+    made["token"].as_str().unwrap().to_owned()
+}
+
+/// Asks to join.
+pub(crate) async fn ask_to_join(
+    client: &Client,
+    word: &str,
+    name: &str,
+    key: &NodeKey,
+    at: WallTime,
+) -> Answer {
+    let token: JoinToken = word.parse().unwrap();
+    let manager = client.with_token("").get("/v1/join").await.ok();
+    let manager = manager["manager"].as_str().unwrap().parse().unwrap();
+    let public = keys::public(key);
+    let shared = keys::shared(key, manager).unwrap();
+    let proof = keys::prove(&shared, &join_text(token.token.hash(), name, &public.0));
+    let body = json!({
+        "name": name, "key": public.to_string(), "proof": BASE32.encode(&proof), "now": at.0,
+    });
+    client.with_token(&token.token.reveal()).post("/v1/join", body).await
+}
+
+/// A node that has joined.
+pub(crate) struct Node {
+    pub(crate) key: NodeKey,
+    pub(crate) joined: Joined,
+    /// What it lends, by number: generation and holder.
+    pub(crate) table: BTreeMap<u32, (LoanGeneration, Holder)>,
+    pub(crate) about: About,
+}
+
+impl Node {
+    pub(crate) async fn join(admin: &Client, name: &str, functions: u32) -> Self {
+        let (word, key) = (join_token(admin).await, keys::new_pair());
+        let joined = ask_to_join(admin, &word, name, &key, now()).await.ok();
+        let joined: Joined = serde_json::from_value(joined).unwrap();
+        let table = (0..functions).map(|number| (number, (LoanGeneration(0), Holder::Nobody))).collect();
+        Self { key, joined, table, about: About::default() }
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.key.id()
+    }
+
+    pub(crate) fn block(&self) -> Block {
+        let (base, len) = self.joined.domains.split_once('/').unwrap();
+        Block::new(base.parse().unwrap(), len.parse().unwrap()).unwrap()
+    }
+
+    /// It has a virtual machine of this name with such slots, and this address.
+    pub(crate) fn has(&mut self, address: &str, domain: &str, slots: &[&str]) {
+        let slots = slots.iter().enumerate().map(|(number, name)| SlotSaid {
+            name: name.parse().unwrap(),
+            slot: number as u16,
+            state: "empty".to_owned(),
+            trouble: None,
+        });
+        let number = DomainId(self.block().base() + 1);
+        let domain = DomainSaid { name: domain.parse().unwrap(), domain: number, slots: slots.collect() };
+        self.about = About { addresses: address.to_owned(), rails: Vec::new(), domains: vec![domain] };
+    }
+
+    /// Connects, proves who it is, is greeted, and says what it has.
+    pub(crate) async fn connect(&self, client: &Client) -> Agent {
+        let mut agent = self.greet(client, now()).await;
+        agent.say(&FromNode::About(self.about.clone())).await;
+        let epoch = agent.greeted().await;
+        self.inventory(&mut agent, epoch).await;
+        agent
+    }
+
+    pub(crate) async fn greet(&self, client: &Client, now: WallTime) -> Agent {
+        let mut agent = Agent::open(client).await;
+        let Some(ToNode::Challenge { fabric, key, nonce, .. }) = agent.hear().await else { panic!() };
+        let shared = keys::shared(&self.key, key).unwrap();
+        let proof = keys::prove(&shared, &proof_text(fabric, self.id(), &nonce));
+        let program = "test 1".to_owned();
+        agent.say(&FromNode::Hello { version: wire::VERSION, node: self.id(), proof, now, program }).await;
+        agent
+    }
+
+    pub(crate) async fn inventory(&self, agent: &mut Agent, epoch: u64) {
+        let identity = Identity {
+            name: self.joined.name.parse().unwrap(),
+            key: keys::public(&self.key),
+            block: self.block(),
+            groups: Groups::default(),
+        };
+        let functions = self.table.keys().map(|number| self.reported(*number)).collect();
+        let said = Said::Inventory { identity, functions, presets: None };
+        agent.say(&FromNode::Report(Report { epoch, said })).await;
+    }
+
+    pub(crate) fn reported(&self, number: u32) -> Reported {
+        let name: Name = format!("nvme{number}").parse().unwrap();
+        let resource = Resource { kind: Kind::Nvme, bytes: 1 << 30, read_only: false };
+        let (generation, holder) = self.table[&number];
+        Reported { number, name, resource, generation, holder }
+    }
+
+    /// Does what a lender does with an order, and says so.
+    pub(crate) async fn apply(&mut self, agent: &mut Agent, epoch: u64, order: &Order) {
+        let holder = order.to.map_or(Holder::Nobody, Holder::Assigned);
+        self.table.insert(order.number, (order.generation, holder));
+        let said = Said::Function(self.reported(order.number));
+        agent.say(&FromNode::Report(Report { epoch, said })).await;
+    }
+
+    /// Hears until orders come, and applies them.
+    pub(crate) async fn serve_orders(&mut self, agent: &mut Agent) -> Vec<Order> {
+        loop {
+            if let ToNode::Lender { epoch, orders } = agent.hear().await.unwrap() {
+                for order in &orders {
+                    self.apply(agent, epoch, order).await;
+                }
+                return orders;
+            }
+        }
+    }
+}
+
+/// The connection of a node.
+pub(crate) struct Agent(WebSocketStream<TlsStream<TcpStream>>);
+
+impl Agent {
+    pub(crate) async fn open(client: &Client) -> Self {
+        let stream = client.connect().await.unwrap();
+        let (socket, _) = tokio_tungstenite::client_async("wss://127.0.0.1/v1/agent", stream).await.unwrap();
+        Self(socket)
+    }
+
+    pub(crate) async fn say(&mut self, said: &FromNode) {
+        self.say_text(serde_json::to_string(said).unwrap()).await;
+    }
+
+    pub(crate) async fn say_text(&mut self, text: String) {
+        self.0.send(Message::Text(text.into())).await.unwrap();
+    }
+
+    /// The next message. `None`: the connection is over.
+    pub(crate) async fn hear(&mut self) -> Option<ToNode> {
+        let next = async {
+            loop {
+                match self.0.next().await {
+                    Some(Ok(Message::Text(text))) => return Some(serde_json::from_str(&text).unwrap()),
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+                    Some(Ok(_)) => {}
+                }
+            }
+        };
+        tokio::time::timeout(LONG, next).await.expect("the manager says something in time")
+    }
+
+    pub(crate) async fn greeted(&mut self) -> u64 {
+        match self.hear().await {
+            Some(ToNode::Greet { epoch }) => epoch,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Why the connection is refused.
+    pub(crate) async fn refused(&mut self) -> String {
+        loop {
+            match self.hear().await {
+                Some(ToNode::Refused { why }) => return why,
+                Some(_) => {}
+                None => return "closed without a word".to_owned(),
+            }
+        }
+    }
+
+    /// What is in the slots of a borrower, once there is a list of so many.
+    pub(crate) async fn presets(&mut self, len: usize) -> (PresetsId, Vec<wire::Placed>) {
+        loop {
+            match self.hear().await {
+                Some(ToNode::Borrower { id, presets }) if presets.len() == len => return (id, presets),
+                Some(_) => {}
+                None => panic!("the connection is over"),
+            }
+        }
+    }
+}
