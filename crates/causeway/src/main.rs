@@ -12,6 +12,8 @@ enum Command {
     Node(cli::Command),
     #[command(flatten)]
     Lab(lab::Command),
+    /// Print a script by which a shell completes commands and options
+    Completions(cli::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
     cli::run(std::env::args_os(), |command: &Command, log| match command {
         Command::Node(command) => command.run(log),
         Command::Lab(command) => command.run(),
+        Command::Completions(args) => args.run::<Command>(),
     })
 }
 

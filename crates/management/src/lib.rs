@@ -4,6 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`authority`] | how a fabric is founded, its certificates, configuration and credentials |
+//! | [`client`] | asks a manager, for the command line |
 //! | [`keys`] | proofs of who has which key, and tokens |
 //! | [`server`] | the process: interface, connections of nodes, and the thread that owns the core |
 //! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
@@ -13,6 +14,7 @@
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
 
 pub mod authority;
+pub mod client;
 mod clock;
 pub mod joining;
 pub mod keys;

@@ -21,9 +21,9 @@ use tokio::time::{Instant, interval, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{self, Message};
 
 use crate::keys::{self, NodeKey};
 use crate::wire::{FromNode, HEARTBEAT, MESSAGE_MAX, SILENT, ToNode, VERSION, proof_text};
@@ -274,7 +274,7 @@ impl Link {
                     heard = Instant::now();
                     match message {
                         None => return Ok("it has closed the connection".to_owned()),
-                        Some(Err(error)) => return Ok(format!("the connection has ended: {error}")),
+                        Some(Err(error)) => return Ok(ended(&error)),
                         Some(Ok(Message::Text(text))) => {
                             if let Err(why) = self.hear(&text)? {
                                 return Ok(why);
@@ -315,7 +315,7 @@ async fn next(socket: &mut Socket) -> Result<ToNode, String> {
     loop {
         match socket.next().await {
             None => return Err("it has closed the connection".to_owned()),
-            Some(Err(error)) => return Err(format!("the connection has ended: {error}")),
+            Some(Err(error)) => return Err(ended(&error)),
             Some(Ok(Message::Text(text))) => {
                 return serde_json::from_str(&text)
                     .map_err(|error| format!("it says what this version does not know: {error}"));
@@ -328,6 +328,15 @@ async fn next(socket: &mut Socket) -> Result<ToNode, String> {
 async fn send(socket: &mut Socket, what: &FromNode) -> Result<(), String> {
     let text = serde_json::to_string(what).map_err(|error| error.to_string())?;
     timed(socket.send(Message::Text(text.into()))).await
+}
+
+fn ended(error: &tungstenite::Error) -> String {
+    match error {
+        tungstenite::Error::Io(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
+            "it has ended".to_owned()
+        }
+        error => format!("the connection has ended: {error}"),
+    }
 }
 
 /// A manager that takes nothing is as good as none.

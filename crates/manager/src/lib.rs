@@ -1,4 +1,4 @@
-//! The manager of a fabric: who may use what. A core without I/O.
+//! The manager of a fabric: who may use what. A core without I/O; `management` is its process.
 //!
 //! The manager's state is the fold of a log of small changes. What clients ask for becomes an [`entry::Entry`], or
 //! a [`refusal::Refusal`], by [`decide::decide`]; what nodes report becomes one by rules of its own. An entry is made

@@ -4,10 +4,12 @@
 //! judge (does the file exist, is the port free) is judged later, by the command.
 
 mod access;
+mod completions;
 mod events;
 mod hide;
 mod join;
 mod link;
+mod manager;
 mod protection;
 mod reload;
 mod run;
@@ -29,8 +31,11 @@ use crate::config::Cache;
 use crate::line::{FunctionName, LineArgument};
 use crate::switch_control::SwitchUrl;
 pub use access::{SocketAccess, mode as socket_mode};
+pub use completions::CompletionsArgs;
+pub(crate) use events::over;
 pub use hide::hide_line;
 pub use join::JoinArgs;
+pub use manager::*;
 pub(crate) use protection::protection;
 pub use protection::{OnlyCipher, ProtectionArgs};
 pub use run::{print, read_line, run};
@@ -80,7 +85,7 @@ pub enum Command {
     Lend(LendArgs),
     /// Borrow a drive, for programs or for a virtual machine on this machine
     Borrow(BorrowArgs),
-    /// Run a node as its configuration file says: several rails, devices and loans
+    /// Run a node as its configuration file says: several rails, devices and loans; or look at the nodes of a fabric
     Node(NodeArgs),
     /// Run a switch as its configuration file says: forward frames between nodes that do not reach each other
     Switch(SwitchArgs),
@@ -90,7 +95,7 @@ pub enum Command {
     Status(StatusArgs),
     /// Have a node on this machine read its configuration file again, and do what has changed there
     Reload(ReloadArgs),
-    /// Show what has happened in a node on this machine
+    /// Show what has happened in a node on this machine, or what happens in all nodes of a fabric
     Events(EventsArgs),
     /// Look at the links of a node on this machine, and capture what goes over them
     #[command(subcommand)]
@@ -105,7 +110,7 @@ pub enum Command {
     Id(IdArgs),
     /// Change what a function that is lent on this machine may do
     Limit(LimitArgs),
-    /// See to a device that is lent on this machine
+    /// See to a device that is lent on this machine, or look at those of a fabric
     #[command(subcommand)]
     Device(DeviceCommand),
     /// Attach a function to a slot of a virtual machine that a node on this machine knows
@@ -114,6 +119,9 @@ pub enum Command {
     Detach(DetachArgs),
     /// Print what QEMU is to be started with for borrowed functions
     QemuArgs(QemuArgs),
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "its comment would be taken for the help of a command")]
+    Fabric(FabricCommand),
 }
 
 /// `causeway lend`.
@@ -236,10 +244,14 @@ impl BorrowArgs {
 
 /// `causeway node`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct NodeArgs {
+    /// What to do with nodes of a fabric.
+    #[command(subcommand)]
+    pub command: Option<NodeCommand>,
     /// The configuration file; examples/ has commented ones
-    #[arg(long, value_name = "NODE.toml")]
-    pub config: PathBuf,
+    #[arg(long, value_name = "NODE.toml", required = true)]
+    pub config: Option<PathBuf>,
     /// Write the lines of what is lent to this file, which only this user can read, instead of to standard output; it is
     /// replaced at each start, and by `causeway reload`
     #[arg(long, value_name = "PATH")]
@@ -378,6 +390,10 @@ pub struct EventsArgs {
     /// The node to ask; needed where several run
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
+    /// Ask the manager of a fabric for what happens in all its nodes, with the credentials in FILE, or in the usual place
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "name")]
+    #[allow(clippy::option_option, reason = "clap's form of an option whose value may be left out")]
+    pub manager: Option<Option<PathBuf>>,
     /// What to print: with json one object a line.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -509,6 +525,10 @@ pub struct LimitArgs {
 pub enum DeviceCommand {
     /// Let flushes succeed again after the medium of a drive has lost something and was seen to
     Clear(ClearArgs),
+    /// List what the nodes of a fabric lend, by lender
+    List(ListArgs),
+    /// Show what one node of a fabric lends
+    Show(NamedArgs),
 }
 
 /// `causeway device clear`.

@@ -14,7 +14,6 @@
 
 pub mod certificate;
 mod config;
-mod credentials;
 mod folder;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,9 +26,9 @@ use thiserror::Error;
 
 pub use certificate::Authority;
 pub use config::{BadConfig, Config};
-pub use credentials::{BadCredentials, Credentials};
 use folder::Draft;
 
+use crate::client::Credentials;
 use crate::keys::{self, NodeKey, Token, random};
 use crate::store::{self, StoreError};
 

@@ -68,6 +68,14 @@ impl Client {
         TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await
     }
 
+    /// A connection that stays.
+    pub(crate) async fn keep(&self) -> Kept {
+        let io = TokioIo::new(self.connect().await.unwrap());
+        let (sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        Kept { sender, token: self.token.clone() }
+    }
+
     pub(crate) async fn send(
         &self,
         method: &str,
@@ -119,5 +127,24 @@ impl Client {
 
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         self.call("DELETE", path, &[], "").await
+    }
+}
+
+/// A connection that stays.
+pub(crate) struct Kept {
+    sender: hyper::client::conn::http1::SendRequest<Full<Bytes>>,
+    token: String,
+}
+
+impl Kept {
+    /// Status of the answer.
+    pub(crate) async fn call(&mut self, method: &str, path: &str, body: &str) -> u16 {
+        let request = Request::builder().method(method).uri(path).header("host", "127.0.0.1");
+        let request = request.header("authorization", format!("Bearer {}", self.token));
+        let request = request.body(Full::new(Bytes::from(body.to_owned()))).unwrap();
+        let response = self.sender.send_request(request).await.unwrap();
+        let status = response.status().as_u16();
+        response.into_body().collect().await.unwrap();
+        status
     }
 }

@@ -91,6 +91,11 @@ async fn lists_come_in_pages_and_are_filtered() {
     let one = admin.get("/v1/functions?node=store&number=1&state=free").await.ok();
     assert_eq!(names(&one), ["store/nvme1"]);
     assert!(names(&admin.get("/v1/functions?state=applied").await.ok()).is_empty());
+    // A text that is a part of another one, that is another field's, or that is quoted.
+    for none in ["name=store/nvme", "kind=free", "state=%22free%22", "name=", "name=%22"] {
+        assert!(names(&admin.get(&format!("/v1/functions?{none}")).await.ok()).is_empty(), "{none}");
+    }
+    assert_eq!(names(&admin.get("/v1/functions?read_only=false&limit=1000").await.ok()).len(), 12);
     assert!(names(&admin.get("/v1/loans").await.ok()).is_empty());
     assert_eq!(names(&admin.get("/v1/nodes?groups=1").await.ok()).len(), 4);
     let wrong = admin.get("/v1/functions?stat=free").await.problem();
@@ -181,6 +186,37 @@ async fn what_is_malformed_is_named_and_harms_nobody() {
         assert!((400..500).contains(&status), "{path}: {status}");
     }
     admin.get("/v1").await.ok();
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_or_nonsense_keep_nobody_out() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut fabric = Fabric::found();
+    fabric.config.connections = 40;
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let mut silent = Vec::new();
+    for said in
+        [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0x16, 3, 1, 0xff], &[0xff; 4096]].iter().cycle().take(32)
+    {
+        let mut stream = tokio::net::TcpStream::connect(admin.address).await.unwrap();
+        stream.write_all(said).await.unwrap();
+        silent.push(stream);
+    }
+    for said in [
+        &b"\r\n\r\n"[..],
+        b"GET",
+        b"GET /v1 HTTP/9.9\r\n\r\n",
+        b"POST /v1/tokens HTTP/1.1\r\ncontent-length: 9\r\n",
+    ] {
+        let mut stream = admin.connect().await.unwrap();
+        stream.write_all(said).await.unwrap();
+        admin.get("/v1").await.ok();
+    }
+    // Who speaks no TLS is told so, and gone.
+    let mut answer = Vec::new();
+    silent[1].read_to_end(&mut answer).await.unwrap();
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
 }
 
 #[tokio::test]

@@ -10,3 +10,4 @@ mod fabric;
 mod interface;
 mod joining;
 mod node;
+mod scale;

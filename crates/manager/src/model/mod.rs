@@ -12,7 +12,7 @@ pub use access::{ApiToken, JoinToken, Role, Used};
 pub use function::{Assignment, Function, Kind, Loan, OnSilence, Resource};
 pub(crate) use ids::node_text;
 pub use ids::{FabricId, FunctionKey, Place, PublicKey, RequestId, TokenHash, WallTime};
-pub use name::{BadName, FunctionName, Name, nearest};
+pub use name::{BadName, FunctionName, Name, nearest, nearest_text};
 pub use node::{Block, Groups, Membership, Node, Quarantine};
 
 /// Nodes of a fabric, those that were removed and are remembered among them.

@@ -98,20 +98,29 @@ impl FromStr for FunctionName {
     }
 }
 
-/// The name that was probably meant, if one is near: at most a third of its characters differ.
+/// The name that was probably meant, if one is near: see [`nearest_text`].
 pub fn nearest<'a>(wrong: &Name, known: impl Iterator<Item = &'a Name>) -> Option<Name> {
-    let distances = known.map(|name| (distance(wrong.as_str(), name.as_str()), name));
-    let (distance, name) = distances.min_by_key(|(distance, _)| *distance)?;
-    (distance <= name.as_str().len().div_ceil(3)).then(|| name.clone())
+    let found = nearest_text(wrong.as_str(), known.map(Name::as_str))?;
+    Some(Name(found.to_owned()))
+}
+
+/// The word that was probably meant, if one is near: at most a third of its characters differ, or one of the two is a
+/// part of the other.
+pub fn nearest_text<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let distances = known.map(|word| (distance(wrong, word), word));
+    let (distance, word) = distances.min_by_key(|(distance, _)| *distance)?;
+    let is_part = wrong.len() > 2 && (word.contains(wrong) || wrong.contains(word));
+    (distance <= word.chars().count().div_ceil(3) || is_part).then_some(word)
 }
 
 /// Levenshtein's distance.
 fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.bytes().enumerate() {
+    for (i, ca) in a.chars().enumerate() {
         let mut diagonal = row[0];
         row[0] = i + 1;
-        for (j, cb) in b.bytes().enumerate() {
+        for (j, &cb) in b.iter().enumerate() {
             let substituted = diagonal + usize::from(ca != cb);
             diagonal = row[j + 1];
             row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
@@ -151,6 +160,13 @@ mod tests {
         assert_eq!(found("stroe").as_deref(), Some("store"));
         assert_eq!(found("rack7").as_deref(), Some("rack7-a"));
         assert_eq!(found("printer"), None);
-        assert_eq!((distance("kitten", "sitting"), distance("", "abc")), (3, 3));
+        let known = ["function", "source", "read_only", "block_size"];
+        let found = |wrong: &str| nearest_text(wrong, known.into_iter());
+        assert_eq!(found("readonly"), Some("read_only"));
+        assert_eq!(found("blocksize"), Some("block_size"));
+        assert_eq!(found("func"), Some("function"));
+        assert_eq!(found("colour"), None);
+        assert_eq!(nearest_text("x", [].into_iter()), None);
+        assert_eq!((distance("kitten", "sitting"), distance("", "abc"), distance("ä", "ö")), (3, 3, 1));
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{
     BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
     PeersArgs, StatusArgs, SwitchArgs, SwitchCommand, TopoArgs, TopoOutput, events, hide_line, join, link,
-    reload, slots, switch_ctl,
+    manager, reload, slots, switch_ctl,
 };
 use crate::config::{Config, SwitchConfig};
 use crate::control::{ControlError, Request, Response, find, running, runtime_dir};
@@ -67,7 +67,10 @@ impl Command {
             Self::Up(args) => roles::up(args, log),
             Self::Status(args) => show_status(args),
             Self::Reload(args) => reload::run(args),
-            Self::Events(args) => events::run(args),
+            Self::Events(args) => match &args.manager {
+                None => events::run(args),
+                Some(file) => manager::follow(args, file.clone()),
+            },
             Self::Link(command) => link::run(command),
             Self::Peers(args) => peers(args),
             Self::Topo(args) => topo(args),
@@ -77,9 +80,12 @@ impl Command {
             Self::Device(DeviceCommand::Clear(args)) => {
                 order(args.name.as_ref(), &Request::ClearFault { device: args.device.clone() })
             }
+            Self::Device(DeviceCommand::List(args)) => manager::devices(args),
+            Self::Device(DeviceCommand::Show(args)) => manager::show_device(args),
             Self::Attach(args) => slots::attach(args, &read_hidden(&args.line)?),
             Self::Detach(args) => slots::detach(args),
             Self::QemuArgs(args) => crate::qemu_args::run(args),
+            Self::Fabric(command) => command.run(),
         }
     }
 }
@@ -172,10 +178,15 @@ pub fn read_line(line: &LineArgument) -> Result<Line, Failure> {
 }
 
 fn node(args: &NodeArgs) -> Result<(), Failure> {
+    let config = match (&args.command, &args.config) {
+        (Some(command), _) => return command.run(),
+        (None, Some(config)) => config,
+        (None, None) => return Err(Failure::usage("which node? Give --config NODE.toml")),
+    };
     if let Some(parent) = args.end_with {
         roles::end_with(parent)?;
     }
-    roles::node(Config::load(&args.config)?, &args.config, args.line_file.as_deref())
+    roles::node(Config::load(config)?, config, args.line_file.as_deref())
 }
 
 fn switch(args: &SwitchArgs) -> Result<(), Failure> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use manager::model::nearest_text;
 use thiserror::Error;
 
 use crate::exit::{Exit, Failure};
@@ -87,7 +88,7 @@ fn reworded(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match (message.split_once(" field `"), quoted.split_first()) {
         (Some(("unknown", _)), Some((wrong, known))) => {
-            let hint = match nearest(wrong, known) {
+            let hint = match nearest_text(wrong, known.iter().copied()) {
                 Some(meant) => format!("did you mean `{meant}`?"),
                 None => format!("possible here: {}", known.join(", ")),
             };
@@ -98,44 +99,9 @@ fn reworded(message: &str) -> String {
     }
 }
 
-/// The word that was probably meant, if one is near: at most a third of its characters differ.
-pub(super) fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
-    let distances = known.iter().map(|word| (distance(wrong, word), *word));
-    let (distance, word) = distances.min_by_key(|(distance, _)| *distance)?;
-    let contained = wrong.len() > 2 && (word.contains(wrong) || wrong.contains(word));
-    (distance <= word.chars().count().div_ceil(3) || contained).then_some(word)
-}
-
-/// Levenshtein's distance.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &cb) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(ca != cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_probable_word_is_found_or_none() {
-        let known = ["function", "source", "read_only", "block_size"];
-        assert_eq!(nearest("readonly", &known), Some("read_only"));
-        assert_eq!(nearest("blocksize", &known), Some("block_size"));
-        assert_eq!(nearest("func", &known), Some("function"));
-        assert_eq!(nearest("colour", &known), None);
-        assert_eq!(nearest("x", &[]), None);
-        assert_eq!((distance("kitten", "sitting"), distance("", "abc")), (3, 3));
-    }
 
     #[test]
     fn places_are_counted_in_lines_and_characters() {

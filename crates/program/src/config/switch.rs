@@ -46,6 +46,7 @@ use std::str::FromStr;
 
 use base::ids::{DomainBlock, Group, NodeId, RailId};
 use io::address::RailAddress;
+use manager::model::nearest_text;
 use node::switch::{
     GroupSet, MAX_RANGES, MulticastSpec, PartitionSpec, PortSpec, PrefixRange, Subject, Table, TableError,
     TableSpec,
@@ -450,7 +451,7 @@ impl Check<'_> {
         let found = names.iter().position(|name| *name == port.get_ref());
         if found.is_none() {
             let shown = port.get_ref().escape_debug();
-            let hint = match super::error::nearest(port.get_ref(), names) {
+            let hint = match nearest_text(port.get_ref(), names.iter().copied()) {
                 Some(meant) => format!("did you mean `{meant}`?"),
                 None => format!("there are: {}", names.join(", ")),
             };

@@ -17,7 +17,7 @@ pub use map::{Map, MapDomain, MapGrant, MapRange, MapWindow, render as render_ma
 pub(crate) use metrics::{METRICS_TYPE, render_metrics};
 pub use peers::{Peer, PeerFunction, PeerGateway, PeerRail, Peers, render as render_peers};
 pub use render::render;
-pub(crate) use render::{age, render_links, render_partitions, shown};
+pub(crate) use render::{age, render_links, render_partitions, shown, table};
 pub use topo::{Topo, render as render_topo, render_dot};
 
 /// The version of the document.

@@ -203,7 +203,7 @@ fn counters(text: &mut String, status: &Status) {
     }
 }
 
-pub(super) fn table(text: &mut String, heading: &[&str], rows: &[Vec<String>]) {
+pub(crate) fn table(text: &mut String, heading: &[&str], rows: &[Vec<String>]) {
     if rows.is_empty() {
         return;
     }

@@ -12,7 +12,7 @@ use super::{Core, Done, Message, Preparing, View};
 use crate::server::core::Answering;
 use crate::server::nodes::{Connection, check_about};
 use crate::store::StoreError;
-use crate::wire::{FromNode, ToNode};
+use crate::wire::{EVENTS_MAX, FromNode, ToNode};
 
 /// What somebody is told who does not belong to the fabric.
 const STRANGER: &str =
@@ -85,6 +85,9 @@ impl Core<'_> {
     fn said(&mut self, node: NodeId, said: FromNode) {
         match said {
             FromNode::Report(report) => self.manager.handle_report(self.clock.now(), node, &report),
+            FromNode::Events(events) if events.len() > EVENTS_MAX => {
+                self.silence(node, Some("there are too many events in a message"));
+            }
             FromNode::Events(events) => self.relay(node, events),
             FromNode::About(about) => {
                 let Some(block) = self.manager.state().joined(node).map(|node| node.block) else { return };

@@ -37,25 +37,36 @@ impl Filters {
         self.0.iter().find(|(name, _)| name == field).map(|(_, value)| value.as_str())
     }
 
-    /// Whether a row says all of it.
-    fn pass(&self, row: &impl Serialize) -> Result<bool, Failure> {
-        if self.0.is_empty() {
-            return Ok(true);
-        }
+    /// Whether rows like this one have all the fields that are named.
+    fn check(&self, row: &impl Serialize) -> Result<(), Failure> {
         let serde_json::Value::Object(row) = serde_json::to_value(row).unwrap_or_default() else {
-            return Ok(false);
+            return Ok(());
         };
-        for (field, wanted) in &self.0 {
-            let Some(value) = row.get(field) else { return Err(unknown(field, row.keys())) };
-            let is_it = match value {
-                serde_json::Value::Array(all) => all.iter().any(|one| is(one, wanted)),
-                one => is(one, wanted),
-            };
-            if !is_it {
-                return Ok(false);
-            }
+        match self.0.iter().find(|(field, _)| !row.contains_key(field)) {
+            Some((field, _)) => Err(unknown(field, row.keys())),
+            None => Ok(()),
         }
-        Ok(true)
+    }
+
+    /// Whether a row says all of it. Most do not, and are left out by their text alone, which costs a tenth.
+    fn pass(&self, row: &impl Serialize) -> bool {
+        if self.0.is_empty() {
+            return true;
+        }
+        let text = serde_json::to_string(row).unwrap_or_default();
+        let may_be = |wanted: &str| {
+            let quoted = serde_json::Value::from(wanted).to_string();
+            text.contains(quoted.trim_matches('"'))
+        };
+        self.0.iter().all(|(_, wanted)| may_be(wanted)) && self.says(&text)
+    }
+
+    fn says(&self, text: &str) -> bool {
+        let row: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+        self.0.iter().all(|(field, wanted)| match &row[field.as_str()] {
+            serde_json::Value::Array(all) => all.iter().any(|one| is(one, wanted)),
+            one => is(one, wanted),
+        })
     }
 }
 
@@ -122,7 +133,10 @@ impl<T: Row> Filling<T> {
         let Part { limit, after, filters } = &self.part;
         let mut last = None;
         for row in T::rows(view, after.as_deref(), filters).take(SCAN_MAX) {
-            let passes = filters.pass(&row)?;
+            if last.is_none() {
+                filters.check(&row)?;
+            }
+            let passes = filters.pass(&row);
             if passes && self.items.len() == *limit {
                 self.is_over = true;
                 break;

@@ -17,7 +17,7 @@ use management::session::{self, Heard, Session};
 use management::wire::{About, EVENTS_MAX, FromNode, NodeEvent, ToNode};
 use manager::member::{Effect, Member, Row, Told};
 use manager::report::Holder;
-use node::{Address, Entry, MAX_RAILS, Possession};
+use node::{Address, Applied, Entry, MAX_RAILS, Possession};
 
 use self::places::Places;
 use super::domains::Domains;
@@ -124,17 +124,8 @@ impl Managed {
     pub(super) fn handle(&mut self, event: &AgentEvent, agent: &Agent) {
         match event {
             AgentEvent::Applied { loan, applied } => {
-                let Some(number) = number_of(agent, *loan) else { return };
-                let row = self.member.kept().row(number);
-                if row.generation != applied.generation {
-                    return;
-                }
-                self.member.handle_acted(number, row);
-                if applied.held == Possession::Nobody {
-                    self.member.handle_let_go(number, applied.generation);
-                }
-                if applied.is_overdue == Some(false) {
-                    self.member.handle_heard(number);
+                if let Some(number) = number_of(agent, *loan) {
+                    self.note(number, applied);
                 }
             }
             AgentEvent::HoldOver { loan, generation } => {
@@ -143,6 +134,21 @@ impl Managed {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The card is so far with a function.
+    fn note(&mut self, number: u32, applied: &Applied) {
+        let row = self.member.kept().row(number);
+        if row.generation != applied.generation {
+            return;
+        }
+        self.member.handle_acted(number, row);
+        if applied.held == Possession::Nobody {
+            self.member.handle_let_go(number, applied.generation);
+        }
+        if applied.is_overdue == Some(false) {
+            self.member.handle_heard(number);
         }
     }
 
@@ -252,6 +258,10 @@ impl Managed {
         }
         Event::FunctionManaged { function, generation, what: what_of(&row) }.say();
         agent.set_entry(loan, entry);
+        // Where the card is as far as that already, it has nothing new to say.
+        if let Some(applied) = agent.applied(loan) {
+            self.note(number, &applied);
+        }
     }
 
     fn tell_about(&mut self, hands: &Hands<'_>) {

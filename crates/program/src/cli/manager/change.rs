@@ -1,0 +1,267 @@
+//! Changes, and what becomes of them.
+
+use std::time::{Duration, Instant};
+
+use base::ids::Group;
+use management::client::Target;
+use management::shapes::{Assign, Changed, Function, Loan, SetGroups};
+use manager::model::{FunctionName, Name};
+
+use super::args::{Asker, AssignArgs, UnassignArgs, WaitArgs};
+use super::{Session, look, target_of};
+use crate::cli::run::{print, print_json};
+use crate::cli::{Output, OutputArgs};
+use crate::exit::Failure;
+
+/// How long a lender is waited for, if nothing is said.
+const WAIT: Duration = Duration::from_secs(30);
+/// Between two looks whether it is done.
+const LOOK: Duration = Duration::from_millis(200);
+/// What a change says of itself.
+const DONE: &str = "done";
+const PENDING: &str = "pending";
+
+/// `causeway assign`.
+pub(super) fn assign(args: &AssignArgs) -> Result<(), Failure> {
+    let mut session = Session::open(&args.asker)?;
+    let body = Assign {
+        slot: args.slot.clone(),
+        group: args.group.map(|group| group.0),
+        on_silence: args.on_silence.clone(),
+    };
+    let changed: Changed = session.put(&assignment(&args.function), &body)?;
+    let changed = wait(&mut session, &args.function, changed, args.wait)?;
+    let words = Words {
+        function: &args.function,
+        done: format!("is in {}", args.slot),
+        already: format!("was in {} already", args.slot),
+        pending: format!("is assigned to {}", args.slot),
+        leaving: None,
+    };
+    tell(&changed, &words, args.output)
+}
+
+/// `causeway unassign`.
+pub(super) fn unassign(args: &UnassignArgs) -> Result<(), Failure> {
+    let mut session = Session::open(&args.asker)?;
+    let target = assignment(&args.function);
+    let target = if args.force { target.with("force", "true") } else { target };
+    let changed: Changed = session.delete(&target)?;
+    let changed = wait(&mut session, &args.function, changed, args.wait)?;
+    let leaving = match changed.progress.as_str() {
+        PENDING => session.find::<Loan>(&target_of("loans", &args.function))?,
+        _ => None,
+    };
+    let words = Words {
+        function: &args.function,
+        done: "is free".to_owned(),
+        already: "was free already".to_owned(),
+        pending: "is taken back".to_owned(),
+        leaving: leaving.filter(|loan| loan.state == "leaving").map(|loan| loan.borrower),
+    };
+    tell(&changed, &words, args.output)
+}
+
+/// `causeway node groups`.
+pub(super) fn groups(
+    asker: &Asker,
+    name: &Name,
+    groups: &[Group],
+    output: OutputArgs,
+) -> Result<(), Failure> {
+    let body = SetGroups { groups: groups.iter().map(|group| group.0).collect() };
+    let target = Target::new(["nodes", name.as_str(), "groups"]);
+    let changed: Changed = Session::open(asker)?.put(&target, &body)?;
+    let list = groups.iter().map(Group::to_string).collect::<Vec<_>>().join(", ");
+    tell_plain(&changed, &format!("{name} may enter {list}, and no other group"), output)
+}
+
+/// Removes what is there.
+pub(super) fn remove(asker: &Asker, path: [&str; 2], what: &str, output: OutputArgs) -> Result<(), Failure> {
+    let changed: Changed = Session::open(asker)?.delete(&Target::new(path))?;
+    tell_plain(&changed, what, output)
+}
+
+/// `causeway manager end-restore`.
+pub(super) fn end_restore(asker: &Asker, anyway: bool) -> Result<(), Failure> {
+    let target = Target::new(["restore", "end"]);
+    let target = if anyway { target.with("anyway", "true") } else { target };
+    Session::open(asker)?.post::<Changed>(&target, &serde_json::json!({}))?;
+    print("the restore has ended\n")
+}
+
+fn assignment(function: &FunctionName) -> Target {
+    Target::new(["functions", function.node.as_str(), function.function.as_str(), "assignment"])
+}
+
+/// The manager waits for the lender only shortly: looks again until it is done, or for as long as was asked.
+fn wait(
+    session: &mut Session,
+    name: &FunctionName,
+    mut changed: Changed,
+    args: WaitArgs,
+) -> Result<Changed, Failure> {
+    let patience = match args.wait {
+        Some(seconds) => Duration::from_secs(seconds),
+        None if changed.is_silent => Duration::ZERO,
+        None => WAIT,
+    };
+    let until = Instant::now() + patience;
+    while changed.progress == PENDING && Instant::now() < until {
+        std::thread::sleep(LOOK.min(patience));
+        let function: Option<Function> = session.find(&target_of("functions", name))?;
+        changed.progress = progress(function.as_ref(), changed.generation).to_owned();
+    }
+    if changed.progress == PENDING && !patience.is_zero() {
+        changed.is_silent = look::is_silent(session, &name.node)?;
+    } else if changed.progress != PENDING {
+        (changed.waits_for, changed.is_silent) = (None, false);
+    }
+    Ok(changed)
+}
+
+/// How far the assignment of this generation has come.
+fn progress(function: Option<&Function>, generation: Option<u64>) -> &'static str {
+    match function {
+        // What is not lent any more nobody has.
+        None => "overtaken",
+        Some(function) if generation.is_some_and(|generation| function.generation > generation) => {
+            "overtaken"
+        }
+        Some(function) if matches!(function.state.as_str(), "free" | "applied") => DONE,
+        Some(_) => PENDING,
+    }
+}
+
+/// What is said of a change to a function.
+struct Words<'a> {
+    function: &'a FunctionName,
+    done: String,
+    already: String,
+    pending: String,
+    /// Who has yet to let go of it.
+    leaving: Option<String>,
+}
+
+impl Words<'_> {
+    /// One line, or why the change is not what it is now.
+    fn say(&self, changed: &Changed) -> Result<String, Failure> {
+        let Self { function, done, already, pending, leaving } = self;
+        let generation = changed.generation.map(|it| format!(", generation {it}")).unwrap_or_default();
+        let lender = changed.waits_for.as_deref().unwrap_or(function.node.as_str());
+        Ok(match (changed.progress.as_str(), leaving) {
+            (DONE, _) if changed.index.is_none() => format!("{function} {already}{generation}"),
+            (DONE, _) => format!("{function} {done}{generation}"),
+            (PENDING, _) if changed.is_silent => format!(
+                "pending: {function} {pending}{generation}, but its lender {lender} is silent, and goes on as before \
+                 until it is heard; then it is done without another command"
+            ),
+            (PENDING, Some(borrower)) => format!(
+                "pending: {function} {pending}{generation}; {lender} waits for {borrower} to let go of it, which takes \
+                 as long as its guest uses it (--force does not wait)"
+            ),
+            (PENDING, None) => format!(
+                "pending: {function} {pending}{generation}; {lender} has yet to do it, and does without another command"
+            ),
+            _ => {
+                return Err(Failure::refused(format_args!(
+                    "overtaken: somebody has decided something else about {function} since; see `causeway function show \
+                     {function}`"
+                )));
+            }
+        })
+    }
+}
+
+fn tell(changed: &Changed, words: &Words<'_>, output: OutputArgs) -> Result<(), Failure> {
+    let line = words.say(changed);
+    match output.format {
+        Output::Text => print(&format!("{}\n", line?)),
+        Output::Json => {
+            print_json(changed)?;
+            line.map(drop)
+        }
+    }
+}
+
+fn tell_plain(changed: &Changed, what: &str, output: OutputArgs) -> Result<(), Failure> {
+    match output.format {
+        Output::Text => print(&format!("{what}\n")),
+        Output::Json => print_json(changed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    fn changed(progress: &str, is_silent: bool, index: Option<u64>) -> Changed {
+        let waits_for = (progress == PENDING).then(|| "store".to_owned());
+        Changed {
+            version: 1,
+            progress: progress.to_owned(),
+            waits_for,
+            is_silent,
+            index,
+            generation: Some(4),
+        }
+    }
+
+    #[test]
+    fn it_is_said_what_became_of_a_change_and_who_is_waited_for() {
+        let function: FunctionName = "store/nvme0".parse().unwrap();
+        let say = |changed: &Changed, leaving: Option<&str>| {
+            let words = Words {
+                function: &function,
+                done: "is free".to_owned(),
+                already: "was free already".to_owned(),
+                pending: "is taken back".to_owned(),
+                leaving: leaving.map(str::to_owned),
+            };
+            words.say(changed)
+        };
+        let said = |changed: &Changed, leaving| say(changed, leaving).unwrap();
+        assert_eq!(said(&changed("done", false, Some(9)), None), "store/nvme0 is free, generation 4");
+        assert_eq!(said(&changed("done", false, None), None), "store/nvme0 was free already, generation 4");
+        let silent = said(&changed("pending", true, Some(9)), Some("desk"));
+        assert!(silent.starts_with("pending: ") && silent.contains("store is silent"), "{silent}");
+        let leaving = said(&changed("pending", false, Some(9)), Some("desk"));
+        assert!(leaving.contains("store waits for desk") && leaving.contains("--force"), "{leaving}");
+        let late = said(&changed("pending", false, Some(9)), None);
+        assert!(late.contains("store has yet to do it"), "{late}");
+        let overtaken = say(&changed("overtaken", false, Some(9)), None).unwrap_err();
+        assert_eq!(overtaken.exit(), Exit::Refused);
+    }
+
+    #[test]
+    fn how_far_a_change_is_shows_in_the_function() {
+        let function = |state: &str, generation| Function {
+            name: "store/nvme0".to_owned(),
+            node: "store".to_owned(),
+            number: 1,
+            kind: "nvme".to_owned(),
+            bytes: 1,
+            read_only: false,
+            generation,
+            state: state.to_owned(),
+            slot: None,
+            since: None,
+        };
+        for (state, generation, expected) in [
+            ("applied", 4, DONE),
+            ("free", 4, DONE),
+            ("wanted", 4, PENDING),
+            ("leaving", 4, PENDING),
+            ("forced", 4, PENDING),
+            ("applied", 5, "overtaken"),
+        ] {
+            assert_eq!(
+                progress(Some(&function(state, generation)), Some(4)),
+                expected,
+                "{state} {generation}"
+            );
+        }
+        assert_eq!(progress(None, Some(4)), "overtaken");
+    }
+}

@@ -1,0 +1,102 @@
+//! The manager of a fabric, and its files.
+
+use std::path::Path;
+
+use management::authority::{self, BadConfig, Config, InitError, Options};
+use management::server::{ServeError, Server};
+use management::store::{self, StoreError};
+
+use crate::cli::{BackupArgs, InitArgs, over, print};
+use crate::exit::{Exit, Failure};
+use crate::roles::{Hangup, Signals, end_with};
+
+/// `causeway init`.
+pub fn init(args: &InitArgs) -> Result<(), Failure> {
+    let defaults = Options::default();
+    let listen = args.listen.unwrap_or(defaults.listen);
+    if args.name.is_empty() && !listen.ip().is_loopback() {
+        return Err(Failure::usage(format_args!(
+            "by which name or address do others reach the manager at {listen}? Give --name HOST: its certificate is good \
+             for that, and for this machine"
+        )));
+    }
+    let options = Options { listen, names: args.name.clone(), ..defaults };
+    let founded = authority::init(&args.dir, &options).map_err(|error| match &error {
+        InitError::NotEmpty { .. } => Failure::refused(&error),
+        InitError::File { error: cause, .. } => Failure::new(Exit::of_io(cause), &error),
+        InitError::Store(cause) => of_store(cause),
+        InitError::Certificate(_) => Failure::usage(&error),
+    })?;
+    let (config, admin) = (founded.config.display(), founded.admin.display());
+    print(&format!(
+        "fabric {} is founded in {}\n\
+         to run its manager:  causeway manager --config {config}\n\
+         to ask it:           export CAUSEWAY_MANAGER={admin}\n\
+         Keep a copy of the folder where nobody else reads it: who has it is the fabric.\n",
+        founded.fabric,
+        args.dir.display()
+    ))
+}
+
+/// `causeway manager`: serves until SIGTERM.
+pub fn manager(config: &Path, parent: Option<u32>) -> Result<(), Failure> {
+    if let Some(parent) = parent {
+        end_with(parent)?;
+    }
+    let config = Config::load(config).map_err(|error| of_config(&error))?;
+    let failed = |error: std::io::Error| Failure::io("cannot run a manager", &error);
+    let signals = Signals::listen(Hangup::Ends).map_err(failed)?;
+    let over = over(signals, false).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
+    runtime.block_on(async {
+        let server = Server::start(&config).await.map_err(|error| of_serve(&error))?;
+        // What was founded for a port that the system chooses has its port only now.
+        let address = server.addresses().first().map(|address| format!("https://{address}"));
+        let known = config.urls.first().filter(|_| config.listen.iter().all(|address| address.port() != 0));
+        print(&format!("{}\n", known.cloned().or(address).unwrap_or_default()))?;
+        server.run(async { drop(over.await) }).await.map_err(|error| of_serve(&error))
+    })
+}
+
+/// `causeway manager backup`.
+pub fn back_up(args: &BackupArgs) -> Result<(), Failure> {
+    let config = Config::load(&args.config).map_err(|error| of_config(&error))?;
+    let bytes = store::backup(&config.state, config.fabric).map_err(|error| of_store(&error))?;
+    store::write_backup(&args.file, &bytes).map_err(|error| of_store(&error))
+}
+
+/// `causeway manager restore`.
+pub fn restore(args: &BackupArgs) -> Result<(), Failure> {
+    let config = Config::load(&args.config).map_err(|error| of_config(&error))?;
+    let moved = store::restore(&config.state, config.fabric, &args.file).map_err(|error| of_store(&error))?;
+    let moved = moved.map(|path| format!("what was there is in {}\n", path.display())).unwrap_or_default();
+    print(&format!(
+        "{moved}the manager only listens when it starts now: once all nodes were heard (`causeway manager show`), \
+         `causeway manager end-restore`\n"
+    ))
+}
+
+fn of_serve(error: &ServeError) -> Failure {
+    match error {
+        ServeError::Config(error) => of_config(error),
+        ServeError::Certificate(_) => Failure::usage(error),
+        ServeError::Store(error) => of_store(error),
+        ServeError::Listen { error: cause, .. } | ServeError::Thread { error: cause } => {
+            Failure::new(Exit::of_io(cause), error)
+        }
+        ServeError::Mistake => Failure::failed(error),
+    }
+}
+
+fn of_config(error: &BadConfig) -> Failure {
+    Failure::usage(error)
+}
+
+/// What is damaged was data.
+fn of_store(error: &StoreError) -> Failure {
+    match error {
+        StoreError::File { error: cause, .. } => Failure::new(Exit::of_io(cause), error),
+        StoreError::Damaged { .. } => Failure::failed(error),
+        StoreError::Locked { .. } | StoreError::Absent { .. } => Failure::refused(error),
+    }
+}
