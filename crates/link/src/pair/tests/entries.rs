@@ -280,8 +280,7 @@ fn without_a_stream_nobody_is_waited_for() {
 #[test]
 fn whose_it_is_is_overdue_after_its_hold_time_and_until_it_is_heard() {
     let arena = Arena::default();
-    let is_overdue =
-        |world: &World<'_>| world.nodes[LENDER].places[0].offer().applied().unwrap().is_overdue;
+    let is_overdue = |world: &World<'_>| world.nodes[LENDER].places[0].offer().applied().unwrap().is_overdue;
     let mut world = managed(&arena, assigned(5, 0), [5, 7]);
     world.run_until(Duration::from_secs(2), |world| world.nodes[0].is_open());
     world.run_for(SILENCE * 2);
