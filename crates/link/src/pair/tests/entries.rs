@@ -38,7 +38,7 @@ fn nobody(generation: u64) -> Entry {
 fn enter(world: &mut World<'_>, entry: Entry) {
     let (now, node) = (world.now, &mut world.nodes[LENDER]);
     let Loan::Lend(config) = &mut node.config.loans[0] else { panic!("it borrows") };
-    config.entry = Some(entry);
+    config.entry = Some(Box::new(entry));
     let End::Offer(offer) = &mut node.places[0].end else { panic!("it borrows") };
     offer.set_entry(now, entry);
     node.drive(now);
