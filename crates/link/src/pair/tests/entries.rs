@@ -265,7 +265,11 @@ fn without_a_stream_nobody_is_waited_for() {
     world.cut = Box::new(|from, to, _| from == 0 || to == 0);
     let now = world.now;
     world.nodes[LENDER].reboot(&arena, now, 100);
+    world.nodes[LENDER].config.disk_is_full = true;
     enter(&mut world, leaving(6, 0, HOLD, false));
+    world.run(5);
+    assert_eq!(applied(&world), (6, Possession::Leaving), "that is not durable yet");
+    world.nodes[LENDER].config.disk_is_full = false;
     world.run(5);
     assert_eq!(applied(&world), (6, Possession::Nobody));
     assert!(!world.nodes[LENDER].config.disk[0].is_held, "it is not called any more");
