@@ -55,7 +55,7 @@ run campaigns "${CARGO:-cargo}" test -p causeway-campaign --locked --no-fail-fas
 run sim "$CAUSEWAY_BIN" sim --seed "$first" --count "$seeds"
 # Fleets of up to 16 nodes, crowds of loans, nodes that lie, trees of switches: ten times what each run has.
 run worlds env CAUSEWAY_FLEET="$(times 600)" CAUSEWAY_CROWDS="$(times 40)" CAUSEWAY_ROGUES="$(times 600)" \
-    CAUSEWAY_LIARS="$(times 600)" CAUSEWAY_TREES="$(times 1500)" \
+    CAUSEWAY_MANAGED="$(times 600)" CAUSEWAY_LIARS="$(times 600)" CAUSEWAY_TREES="$(times 1500)" \
     "${CARGO:-cargo}" test -p causeway-sim --test sim --locked --no-fail-fast -- --nocapture
 # A rail that loses or takes long takes nothing from the good one.
 run rails "${CARGO:-cargo}" run --release --locked -q -p causeway-campaign --bin causeway-network-bench -- --check \

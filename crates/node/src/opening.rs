@@ -45,7 +45,7 @@ impl<'m> Opening<'m> {
             }
             LoanRole::Lend(lent) => {
                 let (allowed, tenancy, life) = (lent.allowed.clone(), loan.tenancy, card.life);
-                let entry = lent.entry;
+                let entry = lent.entry.map(Box::new);
                 let config = OfferConfig { function, secret, entry, allowed, tenancy, life };
                 Self::Offer(Offer::new(&cells.offer, journal, config, now))
             }

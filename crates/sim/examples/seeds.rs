@@ -1,8 +1,8 @@
 //! Runs seeds: `seeds FIRST COUNT [trace] [RULE]`, without that rule, `seeds canaries FIRST MAX`, or of fleets
-//! `seeds fleet FIRST COUNT [trace] [RULE]`, of crowds `seeds crowd FIRST COUNT [trace]`, of worlds with a rogue
+//! `seeds fleet FIRST COUNT [trace] [RULE]`, of crowds `seeds crowd FIRST COUNT [trace]`, of managed fleets `seeds managed FIRST COUNT [trace] [RULE]`, of worlds with a rogue
 //! `seeds rogue FIRST COUNT [RULE]`, or of trees of switches `seeds tree FIRST COUNT [trace] [RULE]`.
 
-use sim::fleet::{Fleet, run_crowd, run_fleet};
+use sim::fleet::{Fleet, run_crowd, run_fleet, run_managed};
 use sim::tree::{Tree, run_tree};
 use sim::{Failure, Options};
 
@@ -26,6 +26,9 @@ fn main() {
     }
     if said("fleet") {
         return run_fleets(run_fleet, number(1, 0), number(2, 100), &options);
+    }
+    if said("managed") {
+        return run_fleets(run_managed, number(1, 0), number(2, 100), &options);
     }
     if said("crowd") {
         return run_fleets(run_crowd, number(1, 0), number(2, 4), &options);

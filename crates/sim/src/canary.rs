@@ -3,6 +3,7 @@ use std::sync::Mutex;
 
 use base::{Rule, RuleSet};
 
+use crate::fleet::run_managed;
 use crate::rogue::run_rogue;
 use crate::tree::run_tree;
 use crate::{Failure, Options, run};
@@ -66,6 +67,9 @@ fn run_world(rule: Rule, seed: u64, options: &Options) -> Result<(), Failure> {
         | Rule::RequesterRewrite => run_rogue(seed, TURNS, options).map(drop),
         Rule::CheckSources | Rule::CountHops | Rule::UseWhatIsHeard | Rule::FenceEpochs => {
             run_tree(seed, options).map(drop)
+        }
+        Rule::FenceLines | Rule::AssignedOnly | Rule::LetLeave | Rule::ForceOut => {
+            run_managed(seed, options).map(drop)
         }
         _ => run(seed, options).map(drop),
     }

@@ -97,7 +97,7 @@ mod tests {
         let silent = |is_overdue| applied(4, Possession::Assigned, is_overdue);
         let over = AgentEvent::HoldOver { loan: 0, generation: LoanGeneration(4) };
         entries.note(0, silent(Some(false)));
-        assert_eq!(entries.note(0, silent(Some(true))), [over.clone()]);
+        assert_eq!(entries.note(0, silent(Some(true))), std::slice::from_ref(&over));
         // Another card does not know, and then finds the same.
         assert_eq!(entries.note(0, silent(None)), []);
         assert_eq!(entries.note(0, silent(Some(true))), []);

@@ -186,7 +186,8 @@ impl<'m> Stream<'m> {
         self.generation = generation;
     }
 
-    pub(crate) fn generation(&self) -> LoanGeneration {
+    /// The assignment that the stream is of.
+    pub fn generation(&self) -> LoanGeneration {
         self.generation
     }
 

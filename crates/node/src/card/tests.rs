@@ -2,6 +2,7 @@
 //! is slow.
 
 mod coming;
+mod entries;
 mod groups;
 mod many;
 mod moving;

@@ -72,6 +72,8 @@ pub mod names {
     pub const OPENING: &str = "opening";
     /// Nothing reaches for memory that it was not granted, or completes what nobody asked for.
     pub const STRAYS: &str = "strays";
+    /// A managed function is whose it is by its lender's table.
+    pub const ENTRIES: &str = "entries";
     /// What one peer lies about costs no other loan anything.
     pub const LIARS: &str = "liars";
     /// An assertion of the cards themselves.

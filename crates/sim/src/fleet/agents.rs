@@ -128,13 +128,14 @@ impl World<'_> {
                     self.fail(names::ASSERTION, format!("node {node}: {event:?}"));
                 }
                 CardEvent::Ready(loan) => self.members[node].note_ready(loan, &self.functions),
+                CardEvent::Refused(loan, Refusal::Generation | Refusal::NotAllowed | Refusal::Managed) => {
+                    self.note_refused(node, loan);
+                }
+                CardEvent::Applied(loan, applied) => self.note_applied(node, loan, applied),
                 CardEvent::Refused(..) | CardEvent::Met(..) | CardEvent::Joined(..) => {}
                 CardEvent::Withdrawn(drive) => self.note_withdrawn(node, drive),
                 // Nobody here has a group's key.
-                CardEvent::Left(_)
-                | CardEvent::Notice(_)
-                | CardEvent::Doubted(_)
-                | CardEvent::Applied(..) => {}
+                CardEvent::Left(_) | CardEvent::Notice(_) | CardEvent::Doubted(_) => {}
             }
             self.drive_agent(node);
         }
@@ -143,7 +144,8 @@ impl World<'_> {
     fn given_back(&mut self, node: usize, loan: usize, has_lost: bool) {
         let this = &mut self.members[node];
         let Some(place) = loan.checked_sub(this.lent.len()) else { return };
-        if has_lost {
+        // Who has lost a function by force has lost what it had not made durable.
+        if has_lost && !self.is_managed {
             self.fail(names::DURABILITY, format!("node {node} has lost writes of loan {loan}"));
         } else if this.places[place].claim.as_ref().is_some_and(|claim| claim.is_returning) {
             this.node.agent.handle_given_back(loan);
@@ -155,7 +157,8 @@ impl World<'_> {
         let this = &mut self.members[node];
         let place = loan - this.lent.len();
         if let Some(claim) = this.places[place].claim.take() {
-            self.functions[claim.function].claim = None;
+            let has_it = &mut self.functions[claim.function].claim;
+            has_it.take_if(|it| *it == (node, place));
             self.fleet.detached += 1;
         }
     }

@@ -29,6 +29,9 @@ impl<'w> World<'w> {
 
     /// Events, media and frames, until the card has nothing more to say.
     pub(super) fn service(&mut self, node: usize) {
+        if self.is_managed {
+            self.check_entries(node);
+        }
         self.serve_events(node);
         self.transmit(node);
         self.serve_media(node);

@@ -12,12 +12,23 @@ use crate::disk::pattern;
 /// Requests under way at most.
 const UNDER_WAY: usize = 5;
 
+/// By what a function is borrowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum By {
+    Line,
+    /// The entry of this generation.
+    Entry(u64),
+}
+
 /// A function that a node borrows, and the program that uses it.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     /// Counts all claims: a later one of a function has a greater number. A node that reboots has another one.
     pub(super) number: u64,
     pub(super) function: usize,
+    pub(super) by: By,
+    /// It asks for what is not its own.
+    pub(super) is_intruder: bool,
     /// By request: what it is for, block and page.
     requests: BTreeMap<u32, (BlockKind, u64, PageIndex)>,
     /// It asks for nothing more.
@@ -42,14 +53,25 @@ pub(super) struct Act {
 
 impl Claim {
     pub(super) fn new(number: u64, function: usize) -> Self {
+        Self::by(By::Line, number, function)
+    }
+
+    pub(super) fn by(by: By, number: u64, function: usize) -> Self {
         let requests = BTreeMap::new();
         let (is_leaving, is_returning, is_former, is_stuck) = (false, false, false, false);
-        Self { number, function, requests, is_leaving, is_returning, is_former, is_stuck }
+        let is_intruder = false;
+        Self { number, function, by, is_intruder, requests, is_leaving, is_returning, is_former, is_stuck }
+    }
+
+    /// The same by who has no right to it.
+    pub(super) fn intruding(self) -> Self {
+        Self { is_intruder: true, is_stuck: true, ..self }
     }
 
     /// The node has lost its ledger, and everything that was under way with it.
     pub(super) fn again(&self, number: u64) -> Self {
-        Self { is_former: true, ..Self::new(number, self.function) }
+        let (is_intruder, is_stuck) = (self.is_intruder, self.is_intruder);
+        Self { is_former: true, is_intruder, is_stuck, ..Self::by(self.by, number, self.function) }
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -33,7 +33,7 @@ impl Shape {
             reboots: false,
             think: 2_000_000,
         };
-        Self { nodes, plan, is_crowd: true }
+        Self { nodes, plan, is_crowd: true, is_managed: false }
     }
 }
 

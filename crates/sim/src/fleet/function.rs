@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use node::{MediaWork, Tenancy};
+use base::ids::LoanGeneration;
+use node::{Entry, Holder, MediaWork, Tenancy};
 
 use super::lending::Lending;
+use super::managed::Had;
 use crate::disk::{Disk, author};
 
 /// Bytes and number of a drive's blocks.
@@ -22,6 +24,12 @@ pub(super) struct Function<'w> {
     pub(super) life: u32,
     /// Who has it, as its lender's agent has made durable.
     pub(super) tenancy: Tenancy,
+    /// In a managed fleet: the entry that was decided last, and the one in its lender's table.
+    pub(super) decided: Option<Entry>,
+    /// See [`Function::decided`].
+    pub(super) entry: Option<Entry>,
+    /// Who had a stream of it when that was looked at last.
+    pub(super) had: Option<Had>,
     /// Who borrows it: node and place.
     pub(super) claim: Option<(usize, usize)>,
     /// Of a crowd: it is one of those that do not simply go on.
@@ -39,7 +47,8 @@ pub(super) struct Function<'w> {
 }
 
 impl Function<'_> {
-    pub(super) fn new(lender: usize, place: usize) -> Self {
+    pub(super) fn new((lender, place): (usize, usize), is_managed: bool) -> Self {
+        let entry = is_managed.then_some(Entry { generation: LoanGeneration(1), holder: Holder::Nobody });
         Self {
             lender,
             place,
@@ -47,6 +56,9 @@ impl Function<'_> {
             lending: Lending::Here,
             life: 0,
             tenancy: Tenancy::default(),
+            decided: entry,
+            entry,
+            had: None,
             claim: None,
             is_troubled: false,
             is_stuck: false,

@@ -4,17 +4,18 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Incarnation, RailId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LoanGeneration, RailId};
 use base::ledger::{Arena, Journal};
 use base::{Instant, Random, RuleSet};
 use link::{Name, NodeKey, Secret, Tenancy};
 use node::{
-    BorrowEdge, CardConfig, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole, MediaWork, Route,
+    BorrowEdge, CardConfig, FunctionId, LendConfig, LoanConfig, LoanKind, LoanRole, MediaWork, Route, Title,
 };
 
-use super::client::Claim;
+use super::client::{By, Claim};
 use super::function::Function;
 use super::lending::{Lending, drive_config};
+use super::managed::slot_of;
 use crate::death::Switch;
 use crate::network::Network;
 use crate::nodes::Node;
@@ -78,6 +79,11 @@ impl<'w> Member<'w> {
 
     pub(super) fn vacant_places(&self) -> Vec<usize> {
         (0..self.places.len()).filter(|place| self.places[*place].claim.is_none()).collect()
+    }
+
+    /// Whether a place has a loan of this function: nodes speak of it by its name, so no two places have.
+    pub(super) fn asks_for(&self, function: usize) -> bool {
+        self.places.iter().flat_map(|place| &place.claim).any(|claim| claim.function == function)
     }
 
     /// A place of which the loan is not being given back.
@@ -195,7 +201,8 @@ impl<'w> Member<'w> {
     pub(super) fn lent_loan(&self, function: &Function<'_>, index: usize) -> LoanConfig {
         match function.lending {
             Lending::Here => {
-                let role = LoanRole::Lend(LendConfig::of(function.place));
+                let lent = LendConfig { entry: function.entry, ..LendConfig::of(function.place) };
+                let role = LoanRole::Lend(lent);
                 loan(index, role, (function.tenancy, function.life, 0))
             }
             Lending::Going | Lending::Away => no_loan(function.life),
@@ -219,7 +226,14 @@ impl<'w> Member<'w> {
             edge: BorrowEdge::Program,
         };
         let least = self.node.agent.least_incarnation(self.loan_of(place));
-        loan(claim.function, role, (Tenancy::default(), *life, least))
+        let loan = loan(claim.function, role, (Tenancy::default(), *life, least));
+        match claim.by {
+            By::Line => loan,
+            By::Entry(generation) => {
+                let (generation, slot) = (LoanGeneration(generation), slot_of(place));
+                LoanConfig { title: Title::Entry { generation, slot }, ..loan }
+            }
+        }
     }
 }
 
@@ -234,6 +248,6 @@ fn no_loan(life: u32) -> LoanConfig {
     loan(usize::MAX, LoanRole::Vacant, (Tenancy::default(), life, 0))
 }
 
-fn domain_of(node: usize) -> DomainId {
+pub(super) fn domain_of(node: usize) -> DomainId {
     DomainId(node as u32 + 1)
 }

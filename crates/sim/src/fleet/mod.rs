@@ -17,6 +17,7 @@ mod client;
 mod crowd;
 mod function;
 mod lending;
+mod managed;
 mod member;
 mod network;
 mod programs;
@@ -80,6 +81,17 @@ pub struct Fleet {
     pub passed_on: u64,
     /// Times that a node got other rails while it ran.
     pub rails: u64,
+    /// Of a managed fleet: entries that lenders were told, functions that were taken by force, that came to be nobody's,
+    /// that were promised to the next one too early, and nodes that asked for what was not theirs.
+    pub entries: u64,
+    /// See [`Fleet::entries`].
+    pub forced: u64,
+    /// See [`Fleet::entries`].
+    pub freed: u64,
+    /// See [`Fleet::entries`].
+    pub promised: u64,
+    /// See [`Fleet::entries`].
+    pub intruders: u64,
     /// Of a crowd: functions whose program or medium stood still.
     pub stuck: u64,
     /// Of a crowd: functions of the others that were read from and compared meanwhile.
@@ -93,6 +105,17 @@ pub struct Fleet {
 pub fn run_fleet(seed: u64, options: &Options) -> Result<Fleet, Failure> {
     let mut random = Random::new(seed ^ 0xf1ee_7000);
     let shape = Shape::of_fleet(&mut random);
+    run_shape(seed, options, random, shape)
+}
+
+/// Runs the fleet of `seed` with functions that are given and taken by tables of their lenders.
+///
+/// # Errors
+/// What was wrong first.
+pub fn run_managed(seed: u64, options: &Options) -> Result<Fleet, Failure> {
+    let mut random = Random::new(seed ^ 0x3a9a_6ed0);
+    let mut shape = Shape::of_fleet(&mut random);
+    (shape.is_managed, shape.plan.lending) = (true, 0);
     run_shape(seed, options, random, shape)
 }
 
@@ -133,6 +156,8 @@ enum Event {
     Disk(usize, u64),
     /// The programs of a node look at their drives.
     Think(usize),
+    /// The lender of a function hears of an entry.
+    Enter(usize, node::Entry),
     /// The next fault, and the next change of who has what.
     Fault,
     Move,
@@ -167,6 +192,7 @@ struct Shape {
     nodes: Vec<(usize, usize)>,
     plan: Plan,
     is_crowd: bool,
+    is_managed: bool,
 }
 
 /// When a world begins.
@@ -188,7 +214,7 @@ impl Shape {
             reboots: random.chance(500),
             think: THINK,
         };
-        Self { nodes, plan, is_crowd: false }
+        Self { nodes, plan, is_crowd: false, is_managed: false }
     }
 }
 
@@ -208,6 +234,7 @@ struct World<'w> {
     network: Network,
     plan: Plan,
     is_crowd: bool,
+    is_managed: bool,
     is_calm: bool,
     failure: Option<Finding>,
     fleet: Fleet,
@@ -227,7 +254,7 @@ impl<'w> World<'w> {
         let mut members: Vec<Member<'w>> = Vec::new();
         for (index, (switch, (lends, places))) in switches.iter().zip(shape.nodes).enumerate() {
             let lent = functions.len()..functions.len() + lends;
-            functions.extend((0..lends).map(|place| Function::new(index, place)));
+            functions.extend((0..lends).map(|place| Function::new((index, place), shape.is_managed)));
             let when = (options.rules, Instant::from_nanos(START), seed);
             members.push(Member::new(index, arena, switch, (lent, places), when));
         }
@@ -244,6 +271,7 @@ impl<'w> World<'w> {
             members,
             plan: shape.plan,
             is_crowd: shape.is_crowd,
+            is_managed: shape.is_managed,
             is_calm: false,
             failure: None,
             fleet,
@@ -288,6 +316,7 @@ impl<'w> World<'w> {
             Event::Arrival(arrival) => self.arrive(arrival),
             Event::Disk(node, request) => self.disk_done(node, request),
             Event::Think(node) => self.think(node),
+            Event::Enter(function, entry) => self.enter(function, entry),
             Event::Fault => self.fault(),
             Event::Move => self.make_move(),
             Event::Mend => self.network.mend(),
@@ -302,6 +331,9 @@ impl<'w> World<'w> {
         if !self.is_calm {
             return false;
         }
+        if self.is_managed {
+            self.clear_up();
+        }
         let unrest = self.unrest();
         if unrest.is_some() && self.clock.now > self.plan.end + PATIENCE {
             self.fail(names::QUIET, unrest.clone().unwrap_or_default());
@@ -314,7 +346,7 @@ impl<'w> World<'w> {
         let found = self.members.iter().enumerate().find_map(|(index, node)| {
             node.unrest(&self.functions).map(|what| format!("node {index}: {what}"))
         });
-        found.or_else(|| self.owed())
+        found.or_else(|| self.unsettled()).or_else(|| self.owed())
     }
 
     fn fail(&mut self, checker: &'static str, what: String) {
@@ -375,7 +407,9 @@ impl<'w> World<'w> {
         if self.random.chance(self.plan.lending) {
             self.change_lending();
         }
-        if self.is_crowd {
+        if self.is_managed {
+            self.manage();
+        } else if self.is_crowd {
             self.trouble();
         } else if self.random.chance(500) {
             self.detach();
@@ -405,7 +439,8 @@ impl<'w> World<'w> {
         let any = self.random.chance(200);
         let is_free = |function: &usize| {
             let function = &self.functions[*function];
-            function.claim.is_none() && (any || function.lending == Lending::Here)
+            let is_given = function.decided.is_some_and(|entry| entry.holder != node::Holder::Nobody);
+            function.claim.is_none() && !is_given && (any || function.lending == Lending::Here)
         };
         let free: Vec<usize> = (0..self.functions.len()).filter(is_free).collect();
         let node = self.random.index(self.members.len());
@@ -415,13 +450,16 @@ impl<'w> World<'w> {
         }
         let function = free[self.random.index(free.len())];
         let place = places[self.random.index(places.len())];
-        if self.functions[function].lender == node {
+        if self.functions[function].lender == node || self.members[node].asks_for(function) {
             return;
+        }
+        self.fleet.passed_on +=
+            u64::from(self.functions[function].last_user.is_some_and(|user| user != node));
+        if self.is_managed {
+            return self.claim_by_entry(function, node, place);
         }
         self.claims += 1;
         let claim = Claim::new(self.claims, function);
-        self.fleet.passed_on +=
-            u64::from(self.functions[function].last_user.is_some_and(|user| user != node));
         self.functions[function].claim = Some((node, place));
         self.functions[function].last_user = Some(node);
         self.attach_to(node, place, claim);
@@ -446,6 +484,7 @@ impl Event {
             Self::Arrival(arrival) => ("arrives", arrival.to),
             Self::Disk(node, _) => ("disk", *node),
             Self::Think(node) => ("thinks", *node),
+            Self::Enter(function, _) => ("told", *function),
             Self::Fault => ("fault", 0),
             Self::Move => ("move", 0),
             Self::Mend => ("mended", 0),

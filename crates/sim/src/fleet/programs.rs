@@ -32,7 +32,7 @@ impl World<'_> {
         if self.functions[claim.function].lending != Lending::Here {
             return;
         }
-        if (at_once || claim.is_idle()) && !claim.is_returning && !claim.is_former {
+        if (at_once || claim.is_idle()) && !claim.is_returning && (!claim.is_former || self.is_managed) {
             claim.is_returning = true;
             let loan = this.loan_of(place);
             this.node.agent.handle_detach(loan);

@@ -3,6 +3,7 @@
 mod crowd;
 mod fleet;
 mod liars;
+mod managed;
 mod rogue;
 mod runs;
 mod tree;

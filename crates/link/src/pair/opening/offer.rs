@@ -121,7 +121,7 @@ pub struct OfferConfig {
     /// The secret of its line, if it has one.
     pub secret: Option<[u8; 32]>,
     /// Its entry in the lender's table; `None`: nobody manages it, and its line counts.
-    pub entry: Option<Entry>,
+    pub entry: Option<Box<Entry>>,
     /// The nodes that may have it; `None`: all that have its line.
     pub allowed: Option<Box<[NodeId]>>,
     /// Who has used it last, as the agent has made durable.
@@ -255,11 +255,11 @@ impl<'m> Offer<'m> {
     /// The table has this entry from now on. [`Offer::advance`] follows in the same step.
     pub fn set_entry(&mut self, now: Instant, entry: Entry) {
         let is_anothers = entry.assigned().is_some_and(|to| to.node != self.tenant().node);
-        if self.config.entry.map(|before| before.generation) != Some(entry.generation) && is_anothers {
+        if self.entry().map(|before| before.generation) != Some(entry.generation) && is_anothers {
             // Whose it is now has not been heard of yet.
             self.awaited_since = now;
         }
-        self.config.entry = Some(entry);
+        self.config.entry = Some(Box::new(entry));
     }
 
     /// By which generation its stream was opened.
@@ -269,7 +269,7 @@ impl<'m> Offer<'m> {
 
     /// How far it is with its entry, as far as it knows, by the last step; `None`: it has none.
     pub fn applied(&self) -> Option<Applied> {
-        let entry = self.config.entry?;
+        let entry = self.entry()?;
         let held = match entry.holder {
             _ if self.is_left() => Possession::Leaving,
             Holder::Assigned(_) => Possession::Assigned,
@@ -440,7 +440,7 @@ impl<'m> Offer<'m> {
     ) -> Option<OpenRefusal> {
         // Who speaks of streams has been met.
         let (node, ..) = channel.peer()?;
-        match self.config.entry {
+        match self.entry() {
             Some(entry) => self.obstacle_by_entry(now, (&entry, wish), node, holders),
             None if wish.is_by_entry() => Some(OpenRefusal::Generation),
             None => self.obstacle_by_line(now, node, holders),
@@ -512,7 +512,7 @@ impl<'m> Offer<'m> {
 
     /// Who has the function by no entry loses it, when it is time.
     fn enforce(&mut self, now: Instant, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
-        let Some(entry) = self.config.entry else { return };
+        let Some(entry) = self.entry() else { return };
         if self.is_entitled(&entry) {
             return;
         }
@@ -526,6 +526,10 @@ impl<'m> Offer<'m> {
         }
     }
 
+    fn entry(&self) -> Option<Entry> {
+        self.config.entry.as_deref().copied()
+    }
+
     /// Whether who has the function has it by this entry.
     fn is_entitled(&self, entry: &Entry) -> bool {
         let node = self.tenant().node;
@@ -537,7 +541,7 @@ impl<'m> Offer<'m> {
 
     /// Who has no stream and no right to one has nothing.
     fn forget_absent(&self) {
-        let is_entitled = self.config.entry.is_none_or(|entry| self.is_entitled(&entry));
+        let is_entitled = self.entry().is_none_or(|entry| self.is_entitled(&entry));
         if self.state() == OfferState::Free && self.tenant().is_held && !is_entitled {
             self.set_tenant(self.tenant().given_back());
         }
@@ -545,7 +549,7 @@ impl<'m> Offer<'m> {
 
     /// Whether somebody has the function still who does not have it by the entry, as far as is durable.
     fn is_left(&self) -> bool {
-        let is_entitled = self.config.entry.is_none_or(|entry| self.is_entitled(&entry));
+        let is_entitled = self.entry().is_none_or(|entry| self.is_entitled(&entry));
         let has_something =
             self.state() != OfferState::Free || self.tenant().is_held || self.unsaved_tenancy().is_some();
         !is_entitled && has_something
@@ -560,7 +564,7 @@ impl<'m> Offer<'m> {
 
     /// When a stream ends that is to be given back, or its borrower is overdue, if nothing is heard of that.
     fn end_of_patience(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {
-        let entry = self.config.entry?;
+        let entry = self.entry()?;
         let is_waited_for = self.state() == OfferState::Open && !self.is_entitled(&entry);
         // A card that is new, because the lender itself was away, listens first.
         let end = (self.holder_heard(channel) + self.patience()).max(self.listens_since + SILENCE);
@@ -569,7 +573,7 @@ impl<'m> Offer<'m> {
 
     /// How long who has the stream may be silent.
     fn patience(&self) -> Duration {
-        match self.config.entry.map(|entry| entry.holder) {
+        match self.entry().map(|entry| entry.holder) {
             Some(Holder::Leaving { from, .. }) => from.patience(),
             Some(Holder::Assigned(to)) if to.node == self.tenant().node => to.patience(),
             _ => SILENCE,
@@ -590,7 +594,7 @@ impl<'m> Offer<'m> {
 
     /// Whether the one of the entry was silent for longer than it may be: not before this card has listened.
     fn is_overdue(&self, now: Instant, channel: Option<&Channel<'m>>) -> Option<bool> {
-        let to = self.config.entry?.assigned()?;
+        let to = self.entry()?.assigned()?;
         let heard = self.assigned_heard(&to, channel);
         let is_silent = now.since(heard) >= to.patience();
         let has_listened = now.since(self.listens_since) >= SILENCE;
@@ -599,7 +603,7 @@ impl<'m> Offer<'m> {
 
     /// When that may be another answer.
     fn next_look(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {
-        let to = self.config.entry?.assigned()?;
+        let to = self.entry()?.assigned()?;
         Some(match self.overdue {
             (looked_at, Some(true)) => looked_at + SILENCE,
             (looked_at, _) => {

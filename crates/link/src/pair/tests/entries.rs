@@ -38,7 +38,7 @@ fn nobody(generation: u64) -> Entry {
 fn enter(world: &mut World<'_>, entry: Entry) {
     let (now, node) = (world.now, &mut world.nodes[LENDER]);
     let Loan::Lend(config) = &mut node.config.loans[0] else { panic!("it borrows") };
-    config.entry = Some(entry);
+    config.entry = Some(Box::new(entry));
     let End::Offer(offer) = &mut node.places[0].end else { panic!("it borrows") };
     offer.set_entry(now, entry);
     node.drive(now);
@@ -265,7 +265,11 @@ fn without_a_stream_nobody_is_waited_for() {
     world.cut = Box::new(|from, to, _| from == 0 || to == 0);
     let now = world.now;
     world.nodes[LENDER].reboot(&arena, now, 100);
+    world.nodes[LENDER].config.disk_is_full = true;
     enter(&mut world, leaving(6, 0, HOLD, false));
+    world.run(5);
+    assert_eq!(applied(&world), (6, Possession::Leaving), "that is not durable yet");
+    world.nodes[LENDER].config.disk_is_full = false;
     world.run(5);
     assert_eq!(applied(&world), (6, Possession::Nobody));
     assert!(!world.nodes[LENDER].config.disk[0].is_held, "it is not called any more");

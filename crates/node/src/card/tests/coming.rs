@@ -3,7 +3,7 @@
 use super::*;
 
 /// A lender of one drive, and a borrower of that; with the other drive, and its loan.
-fn both() -> (CardConfig, CardConfig) {
+pub(super) fn both() -> (CardConfig, CardConfig) {
     let lend = LoanRole::Lend(LendConfig::of(0));
     let (mut lends, mut borrows) = (config(1, lend), config(2, borrow(BorrowEdge::Program)));
     lends.drives.push(Some(DriveConfig::new(1 << 12, 512, 8)));
@@ -39,12 +39,12 @@ fn first(config: &CardConfig) -> CardConfig {
 }
 
 /// Four pages are written to a borrowed drive.
-fn write(end: &mut End<'_>, now: Instant, loan: usize, first: u32) {
+pub(super) fn write(end: &mut End<'_>, now: Instant, loan: usize, first: u32) {
     write_to(&mut end.card, now, loan, first..first + 4);
 }
 
 /// How many writes have ended well.
-fn written(end: &mut End<'_>, now: Instant, loan: usize) -> usize {
+pub(super) fn written(end: &mut End<'_>, now: Instant, loan: usize) -> usize {
     let mut ended = Vec::new();
     end.card.drive_step(now, loan, |driver, _| {
         ended.extend(core::iter::from_fn(|| driver.poll_completion()));
@@ -52,7 +52,7 @@ fn written(end: &mut End<'_>, now: Instant, loan: usize) -> usize {
     ended.iter().filter(|(_, result)| result.is_ok()).count()
 }
 
-fn is_ready_at(card: &Card<'_>, loan: usize) -> bool {
+pub(super) fn is_ready_at(card: &Card<'_>, loan: usize) -> bool {
     card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready())
 }
 
