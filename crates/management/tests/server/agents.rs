@@ -210,8 +210,8 @@ async fn who_proves_nothing_or_talks_nonsense_is_refused_in_words() {
     agent.say(&hello(1)).await;
     assert!(agent.refused().await.contains("does not belong to this fabric, or not with this key"));
     let mut agent = node.connect(admin).await;
-    let event = NodeEvent { at: WallTime(0), name: "n".to_owned(), is_trouble: false, text: String::new() };
-    agent.say(&FromNode::Events { lost: 0, events: vec![event; management::wire::EVENTS_MAX + 1] }).await;
+    let event = NodeEvent { at: String::new(), name: "n".to_owned(), is_trouble: false, text: String::new() };
+    agent.say(&FromNode::Events(vec![event; management::wire::EVENTS_MAX + 1])).await;
     assert!(agent.refused().await.contains("too many events"));
     let mut agent = node.connect(admin).await;
     agent.say(&hello(1)).await;
