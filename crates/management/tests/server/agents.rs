@@ -93,7 +93,8 @@ async fn what_is_assigned_reaches_lender_and_borrower_and_comes_back() {
     store.has("10.0.9.9:7411", "none", &[]);
     lender.say(&FromNode::About(store.about.clone())).await;
     // It may be told the list from before once more, for it does not say that it has it.
-    while borrower.presets(1).await.1[0].addresses != "10.0.9.9:7411" {}
+    let retold = async { while borrower.presets(1).await.1[0].addresses != "10.0.9.9:7411" {} };
+    tokio::time::timeout(std::time::Duration::from_secs(10), retold).await.unwrap();
     let taken = assign(&admin, "store/nvme1", "vm1/more").await.problem();
     assert!(taken.0 == 409 && taken.2.contains("of desk since"), "{taken:?}");
     let asked = {
