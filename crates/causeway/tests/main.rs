@@ -5,5 +5,6 @@
 mod bench;
 mod cli;
 mod demo;
+mod manager;
 mod nodes;
 mod up;

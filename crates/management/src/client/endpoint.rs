@@ -20,8 +20,8 @@ use tokio_rustls::TlsConnector;
 
 use super::{ClientError, Credentials, error};
 
-/// The longest document: a page has a thousand rows of less than a kilobyte each, mostly.
-const DOCUMENT_MAX: usize = 32 << 20;
+/// The longest answer: a backup of the greatest fabric has some 20 MiB, and a page less.
+const DOCUMENT_MAX: usize = 256 << 20;
 
 /// A connection of HTTP.
 pub(super) type Sender = SendRequest<Full<Bytes>>;

@@ -82,13 +82,15 @@ impl Client {
     /// # Errors
     /// It has not come.
     pub fn get<T: DeserializeOwned>(&mut self, target: &Target) -> Result<T, ClientError> {
-        self.ask(Question {
-            method: Method::GET,
-            target: target.text(),
-            key: None,
-            body: Bytes::new(),
-            attempts: LOOK_ATTEMPTS,
-        })
+        self.ask(Question::look(target))
+    }
+
+    /// What is no document, as it is.
+    ///
+    /// # Errors
+    /// It has not come.
+    pub fn bytes(&mut self, target: &Target) -> Result<Vec<u8>, ClientError> {
+        self.runtime.block_on(Question::look(target).answer(&self.endpoint, &mut self.kept))
     }
 
     /// All rows of a list, page by page, in order.
@@ -179,6 +181,11 @@ impl Client {
 }
 
 impl Question {
+    fn look(target: &Target) -> Self {
+        let (method, target, body) = (Method::GET, target.text(), Bytes::new());
+        Self { method, target, key: None, body, attempts: LOOK_ATTEMPTS }
+    }
+
     /// Asks until there is an answer, or no hope of one.
     async fn answer(&self, endpoint: &Endpoint, kept: &mut Option<Sender>) -> Result<Vec<u8>, ClientError> {
         let is_change = self.key.is_some();

@@ -232,7 +232,7 @@ fn a_connection_that_was_closed_meanwhile_is_made_anew() {
 #[test]
 fn a_refusal_is_told_as_the_manager_says_it() {
     let no_document = Act::Say(answer("500 No", "oops"));
-    let server = Server::start([problem(404, "not-found"), no_document, ok("{"), ok("1")]);
+    let server = Server::start([problem(404, "not-found"), no_document, ok("{"), ok("1"), ok("{")]);
     let mut client = server.client();
     let error = client.get::<u32>(&nodes()).unwrap_err();
     assert_eq!(error.to_string(), "why: not-found");
@@ -240,6 +240,8 @@ fn a_refusal_is_told_as_the_manager_says_it() {
     assert!(client.get::<u32>(&nodes()).unwrap_err().to_string().contains("500"));
     assert!(matches!(client.get::<u32>(&nodes()).unwrap_err(), ClientError::Answer { .. }));
     assert_eq!(client.get::<u32>(&nodes()).unwrap(), 1);
+    // Of what is no document nothing is asked.
+    assert_eq!(client.bytes(&nodes()).unwrap(), b"{");
 }
 
 #[test]

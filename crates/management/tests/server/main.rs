@@ -5,6 +5,7 @@
 
 mod agents;
 mod client;
+mod commands;
 mod disk;
 mod fabric;
 mod interface;

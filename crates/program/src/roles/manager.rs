@@ -6,7 +6,7 @@ use management::authority::{self, BadConfig, Config, InitError, Options};
 use management::server::{ServeError, Server};
 use management::store::{self, StoreError};
 
-use crate::cli::{BackupArgs, InitArgs, over, print};
+use crate::cli::{InitArgs, RestoreArgs, over, print};
 use crate::exit::{Exit, Failure};
 use crate::roles::{Hangup, Signals, end_with};
 
@@ -22,7 +22,7 @@ pub fn init(args: &InitArgs) -> Result<(), Failure> {
     }
     let options = Options { listen, names: args.name.clone(), ..defaults };
     let founded = authority::init(&args.dir, &options).map_err(|error| match &error {
-        InitError::NotEmpty { .. } => Failure::refused(&error),
+        InitError::NotEmpty { .. } | InitError::Current { .. } => Failure::refused(&error),
         InitError::File { error: cause, .. } => Failure::new(Exit::of_io(cause), &error),
         InitError::Store(cause) => of_store(cause),
         InitError::Certificate(_) | InitError::Current { .. } => Failure::usage(&error),
@@ -58,15 +58,25 @@ pub fn manager(config: &Path, parent: Option<u32>) -> Result<(), Failure> {
     })
 }
 
-/// `causeway manager backup`.
-pub fn back_up(args: &BackupArgs) -> Result<(), Failure> {
-    let config = Config::load(&args.config).map_err(|error| of_config(&error))?;
-    let bytes = store::backup(&config.state, config.fabric).map_err(|error| of_store(&error))?;
-    store::write_backup(&args.file, &bytes).map_err(|error| of_store(&error))
+/// A backup of a manager that does not run.
+pub(crate) fn backup_of_files(config: &Path) -> Result<Vec<u8>, Failure> {
+    let config = Config::load(config).map_err(|error| of_config(&error))?;
+    store::backup(&config.state, config.fabric).map_err(|error| match &error {
+        StoreError::Locked { path, holder } => Failure::refused(format_args!(
+            "{} is used by {holder}: leave out --config, and the manager that runs is asked for a backup",
+            path.display()
+        )),
+        _ => of_store(&error),
+    })
+}
+
+/// Writes a backup to a file, which appears as a whole.
+pub(crate) fn write_backup(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    store::write_backup(file, bytes).map_err(|error| of_store(&error))
 }
 
 /// `causeway manager restore`.
-pub fn restore(args: &BackupArgs) -> Result<(), Failure> {
+pub fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| of_config(&error))?;
     let moved = store::restore(&config.state, config.fabric, &args.file).map_err(|error| of_store(&error))?;
     let moved = moved.map(|path| format!("what was there is in {}\n", path.display())).unwrap_or_default();

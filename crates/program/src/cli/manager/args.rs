@@ -87,10 +87,11 @@ pub struct ManagerArgs {
 /// What can be done with a manager, or its files.
 #[derive(Debug, Subcommand)]
 pub enum ManagerCommand {
-    /// Write a backup of a manager that does not run to a file, which only this user can read
+    /// Write a backup of all that is decided to a file, which only this user can read. Keys are not in it: they never
+    /// change, and are copied with the folder
     Backup(BackupArgs),
     /// Put a backup in place of the files of a manager that does not run, which are kept beside it
-    Restore(BackupArgs),
+    Restore(RestoreArgs),
     /// End what a restore has begun: lenders that were not heard until now are believed when they are, and nothing of
     /// theirs is assigned before
     EndRestore {
@@ -112,9 +113,23 @@ pub enum ManagerCommand {
     },
 }
 
-/// `causeway manager backup`, `causeway manager restore`.
+/// `causeway manager backup`.
 #[derive(Debug, Args)]
 pub struct BackupArgs {
+    /// The backup; a file of that name is replaced
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The configuration file of a manager that does not run [default: one that runs is asked]
+    #[arg(long, value_name = "M.toml", conflicts_with = "manager")]
+    pub config: Option<PathBuf>,
+    /// As whom to ask.
+    #[command(flatten)]
+    pub asker: Asker,
+}
+
+/// `causeway manager restore`.
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
     /// The backup
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
@@ -292,7 +307,7 @@ pub enum LoanCommand {
 pub enum TokenCommand {
     /// List the tokens of people and programs
     List(ListArgs),
-    /// Make a token, and print it: this once, for the manager does not keep it
+    /// Make a token, in place of one of that name, and print it: this once, for the manager does not keep it
     Make {
         /// What it is called, in the audit log too
         #[arg(value_name = "NAME")]
@@ -417,6 +432,8 @@ fn on_silence(text: &str) -> Result<String, ValueError> {
 
 fn filter(text: &str) -> Result<(String, String), ValueError> {
     match text.split_once('=') {
+        // These two say which part of a list is asked for.
+        Some(("limit" | "after", _)) => Err(ValueError("limit and after are no fields".to_owned())),
         Some((field, value)) if !field.is_empty() => Ok((field.to_owned(), value.to_owned())),
         _ => Err(ValueError("write FIELD=VALUE, such as state=free".to_owned())),
     }
@@ -447,6 +464,7 @@ mod tests {
             "init fabric --listen [::1]:7443 --name m.example --name 10.0.0.1",
             "manager --config M.toml",
             "manager backup b --config M.toml",
+            "manager backup b --manager m.toml",
             "manager restore b --config M.toml",
             "manager end-restore --anyway",
             "manager show -o json",
@@ -492,7 +510,9 @@ mod tests {
             "init",
             "init fabric --listen here",
             "manager",
-            "manager backup b",
+            "manager backup",
+            "manager backup b --config M.toml --manager m.toml",
+            "manager restore b",
             "manager --config M.toml show",
             "assign store/nvme0",
             "assign nvme0 vm1/disk0",
@@ -513,6 +533,7 @@ mod tests {
             "function show nvme0",
             "function list --filter state",
             "function list --filter =free",
+            "function list --filter limit=1",
             "token make ci king",
             "token make ci operator --write f -o json",
             "join-token make --domains 65",

@@ -186,9 +186,14 @@ fn tell(changed: &Changed, words: &Words<'_>, output: OutputArgs) -> Result<(), 
 
 fn tell_plain(changed: &Changed, what: &str, output: OutputArgs) -> Result<(), Failure> {
     match output.format {
-        Output::Text => print(&format!("{what}\n")),
+        Output::Text => print(&said_plain(changed, what)),
         Output::Json => print_json(changed),
     }
+}
+
+fn said_plain(changed: &Changed, what: &str) -> String {
+    let already = if changed.index.is_none() { ", as before: nothing was changed" } else { "" };
+    format!("{what}{already}\n")
 }
 
 #[cfg(test)]
@@ -232,6 +237,13 @@ mod tests {
         assert!(late.contains("store has yet to do it"), "{late}");
         let overtaken = say(&changed("overtaken", false, Some(9)), None).unwrap_err();
         assert_eq!(overtaken.exit(), Exit::Refused);
+    }
+
+    #[test]
+    fn what_was_so_already_is_told() {
+        let say = |index| said_plain(&changed("done", false, index), "desk may enter 1");
+        assert_eq!(say(Some(3)), "desk may enter 1\n");
+        assert_eq!(say(None), "desk may enter 1, as before: nothing was changed\n");
     }
 
     #[test]

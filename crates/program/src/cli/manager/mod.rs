@@ -12,7 +12,7 @@ mod tokens;
 pub use args::{
     Asker, AssignArgs, BackupArgs, DomainCommand, FabricCommand, FunctionCommand, InitArgs, JoinTokenCommand,
     ListArgs, LoanCommand, ManagerArgs, ManagerCommand, NamedArgs, NodeCommand, OfNodeArgs, RailCommand,
-    RoleName, SlotCommand, TokenCommand, UnassignArgs, WaitArgs,
+    RestoreArgs, RoleName, SlotCommand, TokenCommand, UnassignArgs, WaitArgs,
 };
 pub(super) use events::follow;
 pub(super) use look::{devices, show_device};
@@ -71,13 +71,21 @@ impl NodeCommand {
 
 fn manager(args: &ManagerArgs) -> Result<(), Failure> {
     match (&args.command, &args.config) {
-        (Some(ManagerCommand::Backup(args)), _) => roles::back_up(args),
+        (Some(ManagerCommand::Backup(args)), _) => back_up(args),
         (Some(ManagerCommand::Restore(args)), _) => roles::restore(args),
         (Some(ManagerCommand::EndRestore { anyway, asker }), _) => change::end_restore(asker, *anyway),
         (Some(ManagerCommand::Show { asker, output }), _) => look::fabric(asker, *output),
         (None, Some(config)) => roles::manager(config, args.end_with),
         (None, None) => Err(Failure::usage("which manager? Give --config M.toml")),
     }
+}
+
+fn back_up(args: &BackupArgs) -> Result<(), Failure> {
+    let bytes = match &args.config {
+        Some(config) => roles::backup_of_files(config)?,
+        None => Session::open(&args.asker)?.bytes(&Target::new(["backup"]))?,
+    };
+    roles::write_backup(&args.file, &bytes)
 }
 
 fn join_token(command: &JoinTokenCommand) -> Result<(), Failure> {

@@ -301,7 +301,7 @@ impl Row for JoinToken {
 }
 
 impl Row for Audit {
-    const PLURAL: &'static str = "audit";
+    const PLURAL: &'static str = "entries";
     const HEADING: &'static [&'static str] = &["INDEX", "AT", "WHO", "WHAT", "RESULT"];
 
     fn cells(&self) -> Vec<String> {

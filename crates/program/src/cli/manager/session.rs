@@ -38,6 +38,11 @@ impl Session {
         self.client.get(target).map_err(|error| failure(&self.file, &error))
     }
 
+    /// What is no document.
+    pub(super) fn bytes(&mut self, target: &Target) -> Result<Vec<u8>, Failure> {
+        self.client.bytes(target).map_err(|error| failure(&self.file, &error))
+    }
+
     /// The document, or none if there is none.
     pub(super) fn find<T: DeserializeOwned>(&mut self, target: &Target) -> Result<Option<T>, Failure> {
         match self.client.get(target) {
