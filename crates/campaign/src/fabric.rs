@@ -31,7 +31,7 @@ impl<'a> Fabric<'a> {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
         let address = free.map_err(Error::io("cannot find a free port"))?.to_string();
         let mut command = machine.command(binary()?);
-        command.args(["init", "fabric", "--listen", &address]);
+        command.arg("init").arg(machine.dir().join("fabric")).args(["--listen", &address]);
         expect(&mut command)?;
         let (manager, url) = start(machine)?;
         Ok(Self { machine, manager, url })
@@ -121,7 +121,7 @@ impl<'a> Fabric<'a> {
 
 fn start(machine: &Machine) -> Result<(Process, String), Error> {
     let mut command = machine.command(binary()?);
-    command.args(["manager", "--config", "fabric/manager.toml"]);
+    command.args(["manager", "--config"]).arg(machine.dir().join("fabric/manager.toml"));
     let mut manager = machine.spawn("manager", command)?;
     let url =
         manager.wait_line("where the manager is", START_TIMEOUT, |line| line.starts_with("https://"))?;

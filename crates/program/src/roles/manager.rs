@@ -25,7 +25,7 @@ pub fn init(args: &InitArgs) -> Result<(), Failure> {
         InitError::NotEmpty { .. } | InitError::Current { .. } => Failure::refused(&error),
         InitError::File { error: cause, .. } => Failure::new(Exit::of_io(cause), &error),
         InitError::Store(cause) => of_store(cause),
-        InitError::Certificate(_) | InitError::Current { .. } => Failure::usage(&error),
+        InitError::Certificate(_) => Failure::usage(&error),
     })?;
     let (config, admin) = (founded.config.display(), founded.admin.display());
     print(&format!(
