@@ -264,7 +264,9 @@ async fn events_of_nodes_reach_who_follows() {
     let died = events.called("died").await;
     assert_eq!((&died["node"], &died["at"]), (&json!("desk"), &json!("1970-01-01T00:00:00Z")));
     // Whoever follows hears the end, and does not keep the process from it.
+    let begun = std::time::Instant::now();
     manager.stop().await.unwrap();
+    assert!(begun.elapsed() < std::time::Duration::from_secs(4), "connections were cut, and did not end");
     while events.next().await.is_some() {}
     assert!(agent.refused().await.contains("ends"));
 }
