@@ -76,6 +76,10 @@ async fn a_backup_of_a_manager_that_runs_is_restored_and_begins_by_listening() {
         if admin.post("/v1/restore/end", json!({})).await.status == 200 {
             assert_eq!(admin.get("/v1").await.ok()["restoring"], Value::Null);
             crate::node::ask_to_join(admin, &word, "desk", &key, now()).await.ok();
+            manager.stop().await.unwrap();
+            let again = fabric.start().await;
+            let next = document["epoch"].as_u64().unwrap() + 1;
+            assert_eq!(again.client.get("/v1").await.ok()["epoch"], next, "it begins as any other");
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

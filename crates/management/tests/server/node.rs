@@ -192,23 +192,33 @@ impl Agent {
 
     /// Why the connection is refused.
     pub(crate) async fn refused(&mut self) -> String {
-        loop {
-            match self.hear().await {
-                Some(ToNode::Refused { why }) => return why,
-                Some(_) => {}
-                None => return "closed without a word".to_owned(),
-            }
-        }
+        self.until(|heard| match heard {
+            Some(ToNode::Refused { why }) => Some(why),
+            Some(_) => None,
+            None => Some("closed without a word".to_owned()),
+        })
+        .await
     }
 
     /// What is in the slots of a borrower, once there is a list of so many.
     pub(crate) async fn presets(&mut self, len: usize) -> (PresetsId, Vec<wire::Placed>) {
-        loop {
-            match self.hear().await {
-                Some(ToNode::Borrower { id, presets }) if presets.len() == len => return (id, presets),
-                Some(_) => {}
-                None => panic!("the connection is over"),
+        self.until(|heard| match heard {
+            Some(ToNode::Borrower { id, presets }) if presets.len() == len => Some((id, presets)),
+            Some(_) => None,
+            None => panic!("the connection is over"),
+        })
+        .await
+    }
+
+    /// Hears until it is this. The manager repeats itself, so the time is that of all of it.
+    async fn until<T>(&mut self, is: impl Fn(Option<ToNode>) -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                if let Some(found) = is(self.hear().await) {
+                    return found;
+                }
             }
-        }
+        };
+        tokio::time::timeout(LONG, wait).await.expect("the manager says it in time")
     }
 }
