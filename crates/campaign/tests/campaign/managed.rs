@@ -174,7 +174,8 @@ fn a_guest_does_not_notice_that_managers_die() {
     fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
     vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", desk.tail()));
 
-    let fio = guest_fio("--filename=$(ls /dev/nvme?n1) --bs=4k --iodepth=8 --size=16m --loops=40 --runtime=25 --time_based --verify_backlog=512");
+    let load = "--bs=4k --iodepth=8 --size=16m --loops=40 --runtime=25 --time_based --verify_backlog=512";
+    let fio = guest_fio(&format!("--filename=$(ls /dev/nvme?n1) {load}"));
     vm.check(&format!("({fio} > /tmp/report 2>&1; touch /tmp/ended) &")).unwrap();
     let rounds = if std::env::var_os("CAUSEWAY_SOAK").is_some() { 20 } else { 4 };
     for round in 0..rounds {
