@@ -4,13 +4,13 @@ use core::time::Duration;
 
 use base::Instant;
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId, StreamId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, RailId, StreamId};
 use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
     Address, BorrowEdge, Card, CardConfig, DriveConfig, Egress, FunctionId, LendConfig, LoanConfig, LoanRole,
-    MediaError, MediaId, Name, NodeKey, RailConfig, Route, Secret, Tenancy,
+    MediaError, MediaId, Name, NodeKey, RailConfig, Route, Secret, Tenancy, Title,
 };
 
 use crate::frames::{Body, Which, behind_key, seal};
@@ -86,10 +86,9 @@ fn config(end: End) -> CardConfig {
     let drive = DriveConfig::new(1 << 12, 512, 0x0200_00ff_fe00_0001);
     let drives = if matches!(role, LoanRole::Lend { .. }) { vec![Some(drive)] } else { Vec::new() };
     let loan = LoanConfig {
-        secret: Secret(SECRET),
+        title: Title::Line(Secret(SECRET)),
         function: FUNCTION,
         group: Group::DEFAULT,
-        generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             identity(End::Borrower).id(),
             LifeId([End::Borrower as u8 + 1; 16]),

@@ -151,17 +151,17 @@ impl<'m> End<'m> {
             seed: config.seed,
             tenants: Vec::new(),
         };
-        let (function, generation, secret) = (FUNCTION, LoanGeneration(0), SECRET);
+        let (function, generation, secret) = (FUNCTION, LoanGeneration(0), Some(SECRET));
         let opening = match role {
             Role::Borrower => {
-                let wish = Wish { function, generation, domain: config.domain, slot: 0 };
+                let wish = Wish { function, generation, domain: config.domain, slot: 0, host: Bdf(0) };
                 let mut claim = Claim::new(&root.claim, journal, ClaimConfig { wish, secret }, now);
                 claim.open(now);
                 Opening::Claim(claim)
             }
             Role::Lender => {
-                let (allowed, tenancy, life) = (None, Tenancy::default(), life(role));
-                let config = OfferConfig { function, generation, secret, allowed, tenancy, life };
+                let (entry, allowed, tenancy, life) = (None, None, Tenancy::default(), life(role));
+                let config = OfferConfig { function, secret, entry, allowed, tenancy, life };
                 Opening::Offer(Offer::new(&root.offer, journal, config, now))
             }
         };

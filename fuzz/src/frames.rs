@@ -198,6 +198,7 @@ impl Record {
                     generation: LoanGeneration(generation.of(0)),
                     domain: DomainId(*domain),
                     slot: *slot,
+                    host: pcie::Bdf(0),
                 };
                 let proven = wish.proven(&context.handshake, StreamId(stream.of(context)));
                 let proof = if *is_proven { link::prove(&context.secret, &proven) } else { [0; PROOF_LEN] };
@@ -205,6 +206,7 @@ impl Record {
                 rest.extend(wish.generation.0.to_le_bytes());
                 rest.extend(domain.to_le_bytes());
                 rest.extend(slot.to_le_bytes());
+                rest.extend(wish.host.0.to_le_bytes());
                 rest.extend(proof);
                 (0x8d, of(stream, &rest))
             }
