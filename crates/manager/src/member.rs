@@ -175,6 +175,17 @@ impl Member {
         }
     }
 
+    /// Something could not be made durable: it goes on from what is, by which the card is told to act once more. What
+    /// was told since is told again.
+    pub fn begin_anew(&mut self, kept: Kept) {
+        (self.decided, self.durable) = (kept.clone(), kept);
+        (self.steps, self.is_keeping) = (VecDeque::new(), false);
+        let rows: Vec<u32> = self.durable.rows.keys().copied().collect();
+        self.push(rows.into_iter().map(Step::Act));
+        self.push([Step::Plug]);
+        self.say_inventory();
+    }
+
     /// What is durable.
     pub fn kept(&self) -> &Kept {
         &self.durable
@@ -477,6 +488,28 @@ mod tests {
         member.handle_let_go(0, LoanGeneration(6));
         let done = drive(&mut member, true);
         assert_eq!((member.kept().row(0).holder, generations(&done)), (Holder::Nobody, vec![6]));
+    }
+
+    /// What the disk has taken all the same is acted by before it is said.
+    #[test]
+    fn what_could_not_be_kept_begins_anew() {
+        let mut member = member();
+        member.handle_told(&order(5, true, false));
+        drive(&mut member, true);
+        member.handle_told(&order(6, false, false));
+        assert!(matches!(member.poll_effect(), Some(Effect::Keep(_))));
+        let mut kept = member.kept().clone();
+        let row = Row { generation: LoanGeneration(6), holder: Holder::Nobody };
+        kept.apply(&Change::Row { number: 0, row });
+        member.begin_anew(kept);
+        assert_eq!(member.poll_effect(), Some(Effect::Act { number: 0, row }));
+        let said = drive(&mut member, false);
+        let Some(Effect::Say(Report { said: Said::Inventory { functions, .. }, .. })) = said.last() else {
+            panic!("{said:?}");
+        };
+        assert_eq!(functions[0].generation, LoanGeneration(5), "the card has not come to it yet");
+        member.handle_acted(0, row);
+        assert_eq!(generations(&drive(&mut member, true)), [6]);
     }
 
     #[test]

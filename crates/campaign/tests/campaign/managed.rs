@@ -181,7 +181,7 @@ fn a_guest_does_not_notice_that_managers_die() {
     for round in 0..rounds {
         // A change is under way in every second round.
         let command: &[&str] = match round % 4 {
-            0 => &["assign", "store/nvme1", "vm/b"],
+            0 => &["assign", "store/nvme1", "desk/vm/b"],
             2 => &["unassign", "store/nvme1"],
             _ => &["node", "list"],
         };
@@ -194,6 +194,7 @@ fn a_guest_does_not_notice_that_managers_die() {
         let _ = asked.wait().unwrap();
         fabric.start_again().unwrap();
         fabric.wait_row("node", "store", LONG, is_state("reachable")).unwrap();
+        fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
         // Asked again it is done, once.
         fabric.told(command).unwrap();
     }

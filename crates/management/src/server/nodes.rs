@@ -51,6 +51,11 @@ impl Nodes {
         self.0.get(&node)
     }
 
+    /// Whether a node has said what it is like since the manager was started.
+    pub(super) fn has_heard(&self, node: NodeId) -> bool {
+        self.0.get(&node).is_some_and(|known| known.about != About::default())
+    }
+
     /// Whether this is the connection that the node has.
     pub(super) fn is_current(&self, node: NodeId, number: u64) -> bool {
         let connection = self.0.get(&node).and_then(|known| known.connection.as_ref());

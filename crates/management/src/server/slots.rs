@@ -58,6 +58,18 @@ fn find_in(view: &View<'_>, node: Option<&Name>, domain: &str, slot: &str) -> Re
     }
     let called: Vec<(&Name, &DomainSaid)> =
         domains(view, node).filter(|(_, said)| said.name.as_str() == domain).collect();
+    // Names of other nodes may be the same, and look like numbers: only a node's own are certain.
+    let is_certain = node.is_some() || called.len() != 1;
+    if !is_certain && (number(domain).is_some() || view.has_unheard()) {
+        return Err(Failure::new(
+            super::problem::Kind::Conflict,
+            format!(
+                "say which node, as {}/{domain}/{slot}: `{domain}` may be a number, or a domain of a node that was not \
+                 heard since the manager was started",
+                called[0].0
+            ),
+        ));
+    }
     match called[..] {
         [(_, said)] => slot_of(said, slot),
         [] => by_number(view, node, domain, slot),

@@ -58,7 +58,8 @@ fn move_old(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     let free = (1..).map(|number| dir.join(format!("before-restore-{number}"))).find(|path| !path.exists());
     let Some(old) = free else { return Ok(None) };
     make_folder(&old)?;
-    for name in [LOG, SNAPSHOT, "reached"] {
+    // What a repeated restore looks for goes last.
+    for name in ["reached", SNAPSHOT, LOG] {
         move_away(&dir.join(name), &old.join(name))?;
     }
     sync_folder(dir)?;

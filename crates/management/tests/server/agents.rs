@@ -164,6 +164,20 @@ async fn slots_are_found_by_name_or_number_and_a_name_of_two_lists_both() {
     let told = |slot: &'static str| async move { assign(admin, "store/nvme0", slot).await.problem() };
     let both = told("vm/disk").await;
     assert!(both.0 == 409 && both.2.ends_with("desk/vm/disk, rack/vm/disk"), "{both:?}");
+    // A name that one node alone has is certain only when all were heard, and when it is no number.
+    let mut late = Node::join(admin, "late", 0).await;
+    late.has("", "00041", &["disk"]);
+    let mut agent = late.connect(admin).await;
+    agent.presets(0).await;
+    let number = told("00041/disk").await;
+    assert!(number.0 == 409 && number.2.contains("late/00041/disk"), "{number:?}");
+    Node::join(admin, "unheard", 0).await;
+    let mut desk = Node::join(admin, "alone", 0).await;
+    desk.has("", "own", &["disk"]);
+    let mut own = desk.connect(admin).await;
+    own.presets(0).await;
+    let unheard = told("own/disk").await;
+    assert!(unheard.0 == 409 && unheard.2.contains("alone/own/disk"), "{unheard:?}");
     for (slot, word) in [
         ("vmm/disk", "did you mean `vm`?"),
         ("desk/vm/dis", "did you mean `disk`?"),

@@ -95,7 +95,12 @@ pub(super) fn run(args: &JoinArgs) -> Result<(), Failure> {
     let seed = [&b"causeway join request"[..], &token.token.hash().0, &pair.public().0].concat();
     let mut request = RequestId::default();
     request.0.copy_from_slice(&keys::sha256(&seed)[..16]);
-    let welcome = joining::join(&token, &pair, called.as_str(), request).map_err(|error| match error {
+    let joined = joining::join(&token, &pair, called.as_str(), request);
+    if !matches!(joined, Err(JoinError::Refused(_))) {
+        // The manager may have taken the key in, whatever was heard of it: the next try is by the same one.
+        state.keep();
+    }
+    let welcome = joined.map_err(|error| match error {
         JoinError::Unreachable(why) => Failure::unreachable(format!("no manager has answered: {why}")),
         JoinError::Refused(why) => Failure::refused(why),
     })?;
@@ -104,7 +109,6 @@ pub(super) fn run(args: &JoinArgs) -> Result<(), Failure> {
         tracing::warn!(fabric = %before.fabric, "the node belonged to another fabric, which it has left");
     }
     state.set_membership(&membership)?;
-    state.keep();
     let (id, fabric, block) = (pair.id(), membership.fabric, membership.block);
     let (base, len) = (block.base(), block.len());
     print(&format!("{} ({id}) belongs to fabric {fabric}, with domains {base}/{len}\n", membership.name))

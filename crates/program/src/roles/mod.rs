@@ -177,7 +177,8 @@ pub fn node(config: Config, file: &Path, line_file: Option<&Path>) -> Result<(),
     lend::check(devices)?;
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
     let control = serve::control_socket(&config.name)?;
-    let numbered = domains::numbers(&config.domains, &state)?;
+    let block = domains_of(&state, config.domain_block)?;
+    let numbered = domains::numbers(&config.domains, block, &state)?;
     let mut machines = (0..).filter(|machine| !numbered.contains(machine));
     let wanted: Vec<_> =
         config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, &mut machines)).collect();
@@ -187,7 +188,7 @@ pub fn node(config: Config, file: &Path, line_file: Option<&Path>) -> Result<(),
     let listening = if only_borrows { None } else { Some(rails::listen(&config.rails, &mut state)?) };
     let borrowed: Vec<_> = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
     let attaches = !config.domains.is_empty();
-    let slots = domains::Domains::open(&config.domains, &state)?;
+    let slots = domains::Domains::open(&config.domains, block, &state)?;
     let rails = match listening {
         Some(rails) => rails,
         None => {
@@ -196,12 +197,11 @@ pub fn node(config: Config, file: &Path, line_file: Option<&Path>) -> Result<(),
         }
     };
     let own = state.identity().id();
-    let domains = domains_of(&state, config.domain_block)?;
     let lines =
-        lend::lines(state.identity().lends_in(domains.node()), &lent.loans, lend::addresses_of(&rails))?;
+        lend::lines(state.identity().lends_in(block.node()), &lent.loans, lend::addresses_of(&rails))?;
     let mut node = serve::Node::start(serve::Parts {
         name: config.name.clone(),
-        domains,
+        domains: block,
         state,
         rails,
         lent,

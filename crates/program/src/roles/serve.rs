@@ -142,7 +142,7 @@ impl Node {
             }
             let turned = self.domains.turn(&mut self.agent, &self.state);
             turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
-            self.turn_managed()?;
+            self.turn_managed();
             self.follow_leaving(observer);
             self.turn_discovery();
             if self.hangups.as_mut().is_some_and(Hangups::take) {
@@ -201,11 +201,8 @@ impl Node {
     }
 
     /// What the manager of the fabric has decided; a node that ends heeds nothing new.
-    fn turn_managed(&mut self) -> Result<(), Failure> {
-        if self.ending.has_begun() {
-            return Ok(());
-        }
-        let Some(managed) = &mut self.managed else { return Ok(()) };
+    fn turn_managed(&mut self) {
+        let Some(managed) = self.managed.as_mut().filter(|_| !self.ending.has_begun()) else { return };
         let mut hands = Hands { agent: &mut self.agent, domains: &mut self.domains, state: &self.state };
         managed.turn(&mut hands)
     }

@@ -75,12 +75,13 @@ impl StateDir {
     /// # Errors
     /// The system said no.
     pub fn set_membership(&self, membership: &Membership) -> Result<(), StateError> {
-        if self.membership()?.is_none_or(|before| before.fabric != membership.fabric) {
-            for name in self.names(ROW_PREFIX)? {
-                self.remove(&name)?;
-            }
+        let is_other = self.membership()?.is_none_or(|before| before.fabric != membership.fabric);
+        self.write_json(FABRIC, membership)?;
+        // Afterwards: what is left of another one opens nothing that it should not.
+        for name in is_other.then(|| self.names(ROW_PREFIX)).transpose()?.into_iter().flatten() {
+            self.remove(&name)?;
         }
-        self.write_json(FABRIC, membership)
+        Ok(())
     }
 
     /// What managers have told the node, as is durable.

@@ -75,6 +75,11 @@ impl View<'_> {
         self.manager.state()
     }
 
+    /// Whether a node of the fabric has not said what it is like since the manager was started.
+    pub(super) fn has_unheard(&self) -> bool {
+        self.state().nodes().any(|node| node.is_joined() && !self.nodes.has_heard(node.id))
+    }
+
     /// Whose token has this hash, if it lets do at least this.
     pub(super) fn authenticate(&self, hash: TokenHash, needed: Role) -> Result<Name, Failure> {
         let unknown = "there is no such token, or there is none any more: ask an administrator for one";

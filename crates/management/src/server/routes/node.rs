@@ -39,9 +39,6 @@ pub(super) async fn join(
 ) -> Result<Json<Joined>, Failure> {
     let (name, key) = (name(&said.name)?, key(&said.key)?);
     prove(&app, token, &said, key)?;
-    if let Some(trouble) = clocks_differ(WallTime(said.now)) {
-        app.events.tell(crate::clock::wall(), Some(&name), "clock", true, trouble);
-    }
     let id = node_id(key);
     let called = name.clone();
     // Its answer may have been lost: what it asks for is so already.
@@ -58,6 +55,9 @@ pub(super) async fn join(
             (block, groups)
         }
     };
+    if let Some(trouble) = clocks_differ(WallTime(said.now)) {
+        app.events.tell(crate::clock::wall(), Some(&name), "clock", true, trouble);
+    }
     let epoch = app.core.look(|view| Ok(view.state().epoch())).await?;
     Ok(Json(Joined {
         version: 1,

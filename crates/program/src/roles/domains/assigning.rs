@@ -1,6 +1,8 @@
 //! Slots that a manager fills: each comes to hold what is assigned to it, whatever it held before, and is emptied when
 //! that is taken back. What was told last holds, also after a restart and with no manager there.
 
+use std::time::{Duration, Instant};
+
 use base::ids::{DomainBlock, DomainId};
 use io::agent::Agent;
 use io::event::Event;
@@ -11,6 +13,9 @@ use crate::control::SlotState;
 use crate::roles::borrow::Claim;
 use crate::state_dir::StateDir;
 use crate::state_dir::slot::{Attached, Attachment};
+
+/// Before a slot is tried again that could not be filled.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// A slot, as a manager knows it.
 pub(in crate::roles) struct SlotOf {
@@ -93,6 +98,7 @@ impl Domains {
                 place.assigned = None;
                 false
             }
+            (_, Some(_), Phase::Vacant) if place.assign_at.is_some_and(|at| at > Instant::now()) => false,
             (_, Some(wanted), Phase::Vacant) => {
                 self.assign(loan, &wanted.clone(), agent, state);
                 true
@@ -120,7 +126,10 @@ impl Domains {
                 let (slot, function) = (place.name.to_string(), wanted.function.to_string());
                 Event::SlotAssigned { slot, function, generation: wanted.generation.0 }.say();
             }
-            Err(failure) => place.complain(failure.message().to_owned()),
+            Err(failure) => {
+                place.assign_at = Some(Instant::now() + AGAIN);
+                place.complain(failure.message().to_owned());
+            }
         }
     }
 }

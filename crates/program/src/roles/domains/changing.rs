@@ -107,6 +107,10 @@ impl Domains {
             // What was to come, and has not, still is to, unless the file says otherwise by now.
             next.function = next.function.or(before.function);
         }
+        // What a manager has assigned stays, whatever the file says is attached where nobody says otherwise.
+        if place.assigned.is_some() {
+            next.function = None;
+        }
         // What is there already only has to stay.
         let stays = |line: &Option<Line>| {
             has(agent, loan, line.as_ref()) && matches!(place.phase, Phase::Attaching | Phase::Attached)

@@ -176,6 +176,7 @@ impl Entry {
             name,
             number,
             assigned: None,
+            assign_at: None,
             domain,
             slot,
             remove_after,

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use base::ids::DomainBlock;
 use io::agent::{Agent, AgentEvent, Edge, LoanSpec};
 use io::event::Event;
 use qmp::Error;
@@ -75,6 +76,8 @@ struct Entry {
     number: u16,
     /// What a manager has assigned to it, as long as that is attached.
     assigned: Option<Assigned>,
+    /// What is assigned could not be attached: when that is tried again.
+    assign_at: Option<Instant>,
     /// The number of its machine.
     domain: u32,
     slot: Slot,
@@ -176,12 +179,13 @@ enum Phase {
 }
 
 /// The numbers of the machines of these domains.
-pub(super) fn numbers(domains: &[Domain], state: &StateDir) -> Result<Vec<u32>, Failure> {
-    let mut free: BTreeSet<u32> = (0..node::MAX_LOANS as u32).collect();
+pub(super) fn numbers(domains: &[Domain], block: DomainBlock, state: &StateDir) -> Result<Vec<u32>, Failure> {
+    let mut free: BTreeSet<u32> = (0..block.machines()).collect();
     let mut numbers = Vec::with_capacity(domains.len());
     for domain in domains {
         // That there are too many is found, and told, by whoever gives each a domain of its own.
-        let number = state.machine_number(&domain.name, &free)?.unwrap_or(u32::MAX);
+        let number = state.machine_number(&domain.name, &free)?;
+        let number = number.unwrap_or(block.machines() + numbers.len() as u32);
         free.remove(&number);
         numbers.push(number);
     }
@@ -190,9 +194,13 @@ pub(super) fn numbers(domains: &[Domain], state: &StateDir) -> Result<Vec<u32>, 
 
 impl Domains {
     /// The slots of `domains`, and their loans.
-    pub(super) fn open(domains: &[Domain], state: &StateDir) -> Result<(Self, Vec<LoanSpec>), Failure> {
+    pub(super) fn open(
+        domains: &[Domain],
+        block: DomainBlock,
+        state: &StateDir,
+    ) -> Result<(Self, Vec<LoanSpec>), Failure> {
         let (mut all, mut loans) = (Self::default(), Vec::new());
-        for (domain, machine) in domains.iter().zip(numbers(domains, state)?) {
+        for (domain, machine) in domains.iter().zip(numbers(domains, block, state)?) {
             let opened = Opened::open(domain, &domain.slots, machine, true, state)?;
             let places = all.places.len()..;
             loans.extend(opened.admit(places, &mut all).into_iter().map(|(_, loan)| loan));

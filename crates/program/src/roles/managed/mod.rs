@@ -30,6 +30,8 @@ use crate::state_dir::membership::Membership;
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two looks at slots that wait for somebody.
 const FOLLOW: Duration = Duration::from_millis(50);
+/// Before something that could not be kept is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Between two reports of all that there is.
 const INVENTORY: Duration = Duration::from_secs(60);
 
@@ -50,6 +52,8 @@ pub(super) struct Managed {
     /// When slots are looked at that wait for somebody.
     follows_at: Option<Instant>,
     reports_at: Instant,
+    /// Something could not be kept: when that is tried again.
+    anew_at: Option<Instant>,
 }
 
 /// What of the node it acts on.
@@ -92,6 +96,7 @@ impl Managed {
             looks_at: now,
             follows_at: Some(now),
             reports_at: now + INVENTORY,
+            anew_at: None,
         }))
     }
 
@@ -147,19 +152,21 @@ impl Managed {
         if applied.held == Possession::Nobody {
             self.member.handle_let_go(number, applied.generation);
         }
-        if applied.is_overdue == Some(false) {
-            self.member.handle_heard(number);
+        match applied.is_overdue {
+            Some(true) => self.member.handle_hold_over(number, applied.generation),
+            Some(false) => self.member.handle_heard(number),
+            None => {}
         }
     }
 
     /// Hears the manager and does what comes of it.
-    pub(super) fn turn(&mut self, hands: &mut Hands<'_>) -> Result<(), Failure> {
+    pub(super) fn turn(&mut self, hands: &mut Hands<'_>) {
         while let Some(heard) = self.session.take() {
             self.hear(heard, hands.state);
         }
         let now = Instant::now();
         if self.looks_at <= now {
-            self.looks_at = now + LOOK;
+            (self.looks_at, self.follows_at) = (now + LOOK, Some(now));
             self.member.set_functions(about::functions(&hands.agent.view()));
             self.tell_about(hands);
             self.tell_events();
@@ -168,14 +175,13 @@ impl Managed {
             self.reports_at = now + INVENTORY;
             self.member.say_inventory();
         }
-        self.act(hands)?;
+        self.act(hands);
         if self.follows_at.is_some_and(|at| at <= now) {
             let places = &self.places;
             let wanted = |domain: DomainId, slot: u16| places.wanted(domain, slot);
             let is_waiting = hands.domains.follow_assigned(&wanted, hands.agent, hands.state);
             self.follows_at = is_waiting.then_some(now + FOLLOW);
         }
-        Ok(())
     }
 
     fn hear(&mut self, heard: Heard, state: &StateDir) {
@@ -208,14 +214,21 @@ impl Managed {
         }
     }
 
-    fn act(&mut self, hands: &mut Hands<'_>) -> Result<(), Failure> {
+    fn act(&mut self, hands: &mut Hands<'_>) {
+        if let Some(at) = self.anew_at {
+            if at > Instant::now() {
+                return;
+            }
+            self.begin_anew(hands);
+        }
         while let Some(effect) = self.member.poll_effect() {
             match effect {
                 Effect::Keep(change) => match hands.state.keep_managed(&change) {
                     Ok(()) => self.member.handle_kept(),
                     Err(error) => {
                         Event::DecisionUnkept { error: error.to_string() }.say();
-                        return self.begin_anew(hands);
+                        self.anew_at = Some(Instant::now() + AGAIN);
+                        return;
                     }
                 },
                 Effect::Act { number, row } => self.act_by(number, row, hands.agent),
@@ -226,16 +239,20 @@ impl Managed {
                 Effect::Say(report) => drop(self.session.say(FromNode::Report(report))),
             }
         }
-        Ok(())
     }
 
-    /// With what is durable: what was told since is told again.
-    fn begin_anew(&mut self, hands: &mut Hands<'_>) -> Result<(), Failure> {
-        let kept = hands.state.managed()?;
-        self.member = Member::new(self.member.identity().clone(), kept);
-        self.member.set_functions(about::functions(&hands.agent.view()));
-        self.places.set(self.member.kept().presets());
-        Ok(())
+    /// Something could not be kept: the member goes on from what is durable, and is told again what was told since.
+    /// Whatever the disk says, the loans of the node go on.
+    fn begin_anew(&mut self, hands: &Hands<'_>) {
+        match hands.state.managed() {
+            Ok(kept) => {
+                self.anew_at = None;
+                self.member.begin_anew(kept);
+                self.places.set(self.member.kept().presets());
+                self.follows_at = Some(Instant::now());
+            }
+            Err(_) => self.anew_at = Some(Instant::now() + AGAIN),
+        }
     }
 
     fn act_by(&mut self, number: u32, row: Row, agent: &mut Agent) {
