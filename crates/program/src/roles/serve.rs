@@ -204,7 +204,7 @@ impl Node {
     fn turn_managed(&mut self) {
         let Some(managed) = self.managed.as_mut().filter(|_| !self.ending.has_begun()) else { return };
         let mut hands = Hands { agent: &mut self.agent, domains: &mut self.domains, state: &self.state };
-        managed.turn(&mut hands)
+        managed.turn(&mut hands);
     }
 
     /// Hears others, and says what the node is where it is time for that.
