@@ -19,8 +19,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use crate::clock::wall;
 use crate::keys::{self, JoinToken, NodeKey};
-use crate::session::{host_of, wall_time};
+use crate::session::host_of;
 use crate::shapes::{Introduction, Join, Joined, Problem, join_text};
 
 /// How long one manager has for all of it.
@@ -106,7 +107,7 @@ async fn ask(
         name: name.to_owned(),
         key: key.to_string(),
         proof: base::ids::BASE32.encode(&proof),
-        now: wall_time().0,
+        now: wall().0,
     };
     let body = serde_json::to_vec(&body).map_err(|error| JoinError::Refused(error.to_string()))?;
     let asked = Request::post("/v1/join")
@@ -168,7 +169,7 @@ fn refusal(status: StatusCode, bytes: &[u8]) -> JoinError {
 fn connector(pinned: &Arc<Pinned>) -> Result<TlsConnector, Error> {
     let verifier: Arc<dyn ServerCertVerifier> = Arc::<Pinned>::clone(pinned);
     let config = rustls::ClientConfig::builder_with_provider(Arc::clone(&pinned.provider))
-        .with_safe_default_protocol_versions()?
+        .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();

@@ -22,4 +22,5 @@ pub mod server;
 pub mod session;
 pub mod shapes;
 pub mod store;
+mod trust;
 pub mod wire;

@@ -7,14 +7,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
-use std::time::SystemTime;
 
 use futures_util::{SinkExt, StreamExt};
-use manager::model::{FabricId, PublicKey, WallTime};
+use manager::model::{FabricId, PublicKey};
 use rustix::event::EventfdFlags;
-use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, timeout};
@@ -25,7 +22,9 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message};
 
+use crate::clock::wall;
 use crate::keys::{self, NodeKey};
+use crate::trust::trusting;
 use crate::wire::{FromNode, HEARTBEAT, MESSAGE_MAX, SILENT, ToNode, VERSION, proof_text};
 
 /// How long connecting to one address of a manager may take, with TLS and proofs.
@@ -84,7 +83,10 @@ impl Session {
     /// # Errors
     /// The system has no thread or descriptor for it, or the authority is no certificate.
     pub fn start(membership: Membership) -> io::Result<Self> {
-        let connector = connector(&membership.authority)?;
+        let no_authority =
+            || io::Error::new(io::ErrorKind::InvalidData, "the fabric's authority is no certificate");
+        let tls = trusting(&membership.authority).ok_or_else(no_authority)?;
+        let connector = TlsConnector::from(Arc::new(tls));
         let wake = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (say, said) = mpsc::channel(QUEUE);
         let (tell, heard) = sync_channel(QUEUE);
@@ -124,25 +126,6 @@ impl AsFd for Session {
 fn ring(wake: &OwnedFd) {
     // It only fails where it is readable already.
     let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
-}
-
-/// A client of TLS that believes this authority only.
-///
-/// # Errors
-/// The text is no certificate.
-pub fn connector(authority: &str) -> io::Result<TlsConnector> {
-    let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    let certificate = CertificateDer::from_pem_slice(authority.as_bytes())
-        .map_err(|error| wrong(format!("the authority's certificate cannot be read: {error}")))?;
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate).map_err(|error| wrong(format!("the authority's certificate is none: {error}")))?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 /// The node's ear.
@@ -252,7 +235,7 @@ impl Link {
         let node = pair.id();
         let shared = keys::shared(pair, key).map_err(|error| error.to_string())?;
         let proof = keys::prove(&shared, &proof_text(fabric, node, &nonce));
-        let (now, program) = (wall_time(), program.clone());
+        let (now, program) = (wall(), program.clone());
         Ok(FromNode::Hello { version: VERSION, node, proof, now, program })
     }
 
@@ -349,19 +332,13 @@ async fn timed<E: core::fmt::Display>(sending: impl Future<Output = Result<(), E
 }
 
 /// Host and port of `https://HOST:PORT`.
-pub fn host_of(url: &str) -> Result<(String, u16), String> {
+pub(crate) fn host_of(url: &str) -> Result<(String, u16), String> {
     let wrong = || format!("`{url}` is no URL of a manager, such as https://10.0.0.1:7443");
     let rest = url.strip_prefix("https://").ok_or_else(wrong)?.trim_end_matches('/');
     let (host, port) = rest.rsplit_once(':').ok_or_else(wrong)?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let port = port.parse().map_err(|_| wrong())?;
     if host.is_empty() { Err(wrong()) } else { Ok((host.to_owned(), port)) }
-}
-
-/// The clock of the wall.
-pub fn wall_time() -> WallTime {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -339,7 +339,8 @@ pub struct Join {
     pub name: String,
     /// Its public key (X25519), as [`manager::model::PublicKey`] has it as text.
     pub key: String,
-    /// HMAC-SHA256 of [`join_text`] under the secret that its key and the manager's share: it has that key. Base 32, as the key.
+    /// HMAC-SHA256 of [`join_text`] under the secret that its key and the manager's share: it has that key.
+    /// Base 32, as the key.
     pub proof: String,
     /// Its clock, in milliseconds since 1970.
     pub now: u64,

@@ -252,8 +252,8 @@ pub struct NodeArgs {
     /// The configuration file; examples/ has commented ones
     #[arg(long, value_name = "NODE.toml", required = true)]
     pub config: Option<PathBuf>,
-    /// Write the lines of what is lent to this file, which only this user can read, instead of to standard output; it is
-    /// replaced at each start, and by `causeway reload`
+    /// Write the lines of what is lent to this file, which only this user can read, instead of to standard output; it
+    /// is replaced at each start, and by `causeway reload`
     #[arg(long, value_name = "PATH")]
     pub line_file: Option<PathBuf>,
     /// End when this process, which has started us, ends
@@ -390,7 +390,8 @@ pub struct EventsArgs {
     /// The node to ask; needed where several run
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
-    /// Ask the manager of a fabric for what happens in all its nodes, with the credentials in FILE, or in the usual place
+    /// Ask the manager of a fabric for what happens in all its nodes, with the credentials in FILE, or in the usual
+    /// place
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "name")]
     #[allow(clippy::option_option, reason = "clap's form of an option whose value may be left out")]
     pub manager: Option<Option<PathBuf>>,

@@ -10,15 +10,14 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::{ClientError, Credentials, error};
+use crate::trust::trusting;
 
 /// The longest answer: a backup of the greatest fabric has some 20 MiB, and a page less.
 const DOCUMENT_MAX: usize = 256 << 20;
@@ -94,7 +93,10 @@ impl Endpoint {
             host,
             port,
             server,
-            tls: Arc::new(trusting(&credentials.authority)?),
+            tls: Arc::new(
+                trusting(&credentials.authority)
+                    .ok_or_else(|| wrong("the authority is no certificate in PEM".to_owned()))?,
+            ),
             authorization,
             patience,
         })
@@ -195,23 +197,6 @@ impl Endpoint {
             Err(_) => self.nonsense(format_args!("it says {status} without a problem document")),
         }
     }
-}
-
-/// TLS that believes this authority and no other.
-fn trusting(authority: &str) -> Result<ClientConfig, ClientError> {
-    let wrong = || ClientError::Credentials("the authority is no certificate in PEM".to_owned());
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
-        roots.add(certificate.map_err(|_| wrong())?).map_err(|_| wrong())?;
-    }
-    if roots.is_empty() {
-        return Err(wrong());
-    }
-    let machine = |error: rustls::Error| ClientError::Machine(io::Error::other(error));
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let config =
-        ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]);
-    Ok(config.map_err(machine)?.with_root_certificates(roots).with_no_client_auth())
 }
 
 /// What TLS has found, within an error of the system.
