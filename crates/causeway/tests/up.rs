@@ -14,8 +14,32 @@ const WAIT: Duration = Duration::from_secs(20);
 
 struct Rack {
     folder: TempDir,
-    child: Child,
+    child: Running,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+/// The process of a rack. Dropped by a test that fails, it is killed.
+struct Running(Child);
+
+impl std::ops::Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Rack {
@@ -32,7 +56,7 @@ impl Rack {
         write("desk.toml", desk);
         let mut child = causeway(path, &["up", "rack.toml"]).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { folder, child, lines }
+        Self { folder, child: Running(child), lines }
     }
 
     fn next_line(&mut self) -> String {
@@ -207,7 +231,7 @@ impl Rack {
     fn start_managed(folder: TempDir) -> (Self, Vec<Pid>) {
         let mut child = causeway(folder.path(), &["up", "rack.toml"]).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let rack = Self { folder, child, lines };
+        let rack = Self { folder, child: Running(child), lines };
         let children = until("a manager and two nodes", || {
             ["store", "desk"].iter().all(|node| rack.pid_of(node).is_some()).then(|| rack.children())
         });
@@ -273,6 +297,33 @@ fn a_manager_and_its_nodes_come_up_as_one_and_again() {
     }
     let (_, log) = rack.ended();
     assert!(!log.contains("has joined"), "{log}");
+}
+
+#[test]
+fn what_would_be_started_is_said_and_nothing_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let write = |name: &str, text: &str| fs::write(path.join(name), text).unwrap();
+    write("rack.toml", "[[nodes]]\nconfig = \"store.toml\"\n[[nodes]]\nconfig = \"desk.toml\"\n");
+    let disk = "state_dir = \"state\"\n[[devices]]\nfunction = \"disk\"\nsource = \"ram:1M\"\n";
+    write("store.toml", disk);
+    // A line that the rack will have is not missed, and another one is.
+    write("desk.toml", DESK);
+    let up = || causeway(path, &["up", "rack.toml", "--dry-run"]).output().unwrap();
+    let done = up();
+    let line = path.canonicalize().unwrap().join("lines/store/disk.line");
+    let expected = format!("store: runs by store.toml\ndesk.toml: runs when there is {}\n", line.display());
+    assert_eq!((done.status.code(), String::from_utf8(done.stdout).unwrap()), (Some(0), expected));
+    write("desk.toml", &DESK.replace("lines/store/", "lines/stroe/"));
+    let done = up();
+    let log = String::from_utf8(done.stderr).unwrap();
+    assert!(done.status.code() == Some(2) && log.contains("desk.toml:3:13"), "{log}");
+    write("desk.toml", disk.replace("disk", "other").as_str());
+    assert!(String::from_utf8(up().stdout).unwrap().ends_with("desk: runs by desk.toml\n"));
+    write("desk.toml", &format!("name = \"store\"\n{disk}"));
+    let log = String::from_utf8(up().stderr).unwrap();
+    assert!(log.contains("rack.toml:4:10: the name `store` is that of another node"), "{log}");
+    assert_eq!(fs::read_dir(path).unwrap().count(), 3, "nothing was made");
 }
 
 #[test]

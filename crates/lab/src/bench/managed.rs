@@ -16,6 +16,7 @@ use crate::local::{Fabric, Halt, Interrupt, Scratch, own_address};
 use crate::nbd_client::{NbdClient, NbdError};
 
 const PORT: u16 = 7443;
+const OTHER_PORT: u16 = 7444;
 /// Functions that are assigned, one after the other: of one that changes hands more often than twice a second its
 /// lender writes down the next change only when that is over.
 const FUNCTIONS: usize = 16;
@@ -28,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const KILLS: usize = 3;
 /// For so long after a death nobody starts another one.
 const AWAY: Duration = Duration::from_millis(200);
-/// How often the nodes are asked whether they hear a manager, in rounds without a death, too.
+/// How often the nodes are asked whether they hear a manager, whichever one dies.
 const POLL: Duration = Duration::from_millis(20);
 
 /// A manager, and two nodes that have joined: a loan, and a slot.
@@ -121,48 +122,52 @@ impl<'a> Assign<'a> {
     }
 }
 
-/// A busy loan, whose nodes have a manager that dies again and again.
+/// A busy loan, whose nodes have a manager that dies again and again, beside that of another fabric, which dies as
+/// often: a program that starts takes processors from everybody, whoever it is.
 pub(super) struct ManagerKill<'a> {
     ground: Ground<'a>,
+    other: Fabric<'a>,
     client: NbdClient,
     blocks: u64,
     next: u64,
     rounds: u32,
-    /// How long the last deaths took, in all: for so long a round without them is watched.
-    took: Duration,
+    /// How long the nodes took to hear their next manager, at last: for so long they are watched with the other one.
+    heard: Duration,
     interrupt: &'a Interrupt,
 }
 
 impl<'a> ManagerKill<'a> {
-    /// Starts manager and nodes, with something assigned.
+    /// Starts managers and nodes, with something assigned.
     pub(super) fn start(
         transport: Transport,
-        scratch: &'a Scratch,
+        (scratch, other): (&'a Scratch, &'a Scratch),
         interrupt: &'a Interrupt,
     ) -> Result<Self, Halt> {
         let ground = Ground::start(transport, scratch, interrupt)?;
         ground.fabric.assign(&function(0), Some(SLOT))?;
+        let other = Fabric::found(other, (own_address(), OTHER_PORT).into(), interrupt)?;
         let client = NbdClient::connect(&ground.nodes.sockets[0], PATIENCE)?;
         let blocks = client.size() / u64::from(BLOCK);
-        let mut it = Self { ground, client, blocks, next: 0, rounds: 0, took: Duration::ZERO, interrupt };
+        let (next, rounds, heard) = (0, 0, Duration::ZERO);
+        let mut it = Self { ground, other, client, blocks, next, rounds, heard, interrupt };
         // All of it takes longer when it is first.
         it.measured(true)?;
         Ok(it)
     }
 
-    /// The longest gap in milliseconds, and how all are distributed: with deaths of the manager, and in as much time
-    /// without.
+    /// The longest gap in milliseconds, and how all are distributed: with deaths of the nodes' manager, and with as
+    /// many of the other one.
     pub(super) fn round(&mut self) -> Result<(Round, Round), Halt> {
         self.rounds += 1;
         super::in_turns(self.rounds - 1, self, |it| it.measured(true), |it| it.measured(false))
     }
 
-    fn measured(&mut self, kills: bool) -> Result<Round, Halt> {
+    fn measured(&mut self, is_own: bool) -> Result<Round, Halt> {
         let before = round_trip_ns();
         let is_over = AtomicBool::new(false);
         let (client, blocks, next) = (&mut self.client, self.blocks, &mut self.next);
-        let (ground, interrupt, took) = (&mut self.ground, self.interrupt, self.took);
-        let start = Instant::now();
+        let (ground, other) = (&mut self.ground, &mut self.other);
+        let (heard, interrupt) = (&mut self.heard, self.interrupt);
         let (done, gaps) = std::thread::scope(|scope| {
             let goes_on = || !is_over.load(Ordering::Relaxed);
             let gaps = scope.spawn(move || {
@@ -170,15 +175,14 @@ impl<'a> ManagerKill<'a> {
                 each_gap(client, (blocks, next), goes_on, |gap| gaps.push(gap.as_secs_f64() * 1e6))?;
                 Ok::<_, NbdError>(gaps)
             });
-            let done =
-                if kills { ground.kill_again_and_again(interrupt) } else { ground.watch(took, interrupt) };
+            let done = (0..KILLS).try_for_each(|_| match is_own {
+                true => ground.kill_manager(interrupt).map(|took| *heard = took),
+                false => ground.kill_other(other, *heard, interrupt),
+            });
             is_over.store(true, Ordering::Relaxed);
             (done, gaps.join().expect("reading a drive does not panic"))
         });
         done?;
-        if kills {
-            self.took = start.elapsed();
-        }
         let latencies_us = distribution(gaps?);
         let longest_us = latencies_us.last().map_or(0.0, |(_, us)| *us);
         let core_to_core_ns = super::mean(before, round_trip_ns());
@@ -190,32 +194,39 @@ impl<'a> ManagerKill<'a> {
     /// Ends all in order.
     pub(super) fn stop(self) -> Result<(), Failure> {
         drop(self.client);
+        self.other.stop()?;
         self.ground.stop()
     }
 }
 
 impl Ground<'_> {
-    /// The manager dies, and another one is started, which both nodes hear.
-    fn kill_again_and_again(&mut self, interrupt: &Interrupt) -> Result<(), Halt> {
-        for _ in 0..KILLS {
-            let epochs = self.epochs()?;
-            self.fabric.kill();
-            self.watch(AWAY, interrupt)?;
-            self.fabric.start()?;
-            let deadline = Instant::now() + PATIENCE;
-            while self.epochs()?.iter().zip(&epochs).any(|(now, before)| now <= before) {
-                if Instant::now() > deadline {
-                    let seconds = PATIENCE.as_secs();
-                    let what = format!("a node has not heard the next manager for {seconds} s");
-                    return Err(Failure::failed(what).into());
-                }
-                self.watch(POLL, interrupt)?;
+    /// The nodes' manager dies, and another one is started; how long both nodes take then until they have heard it.
+    fn kill_manager(&mut self, interrupt: &Interrupt) -> Result<Duration, Halt> {
+        let epochs = self.epochs()?;
+        self.fabric.kill();
+        self.watch(AWAY, interrupt)?;
+        self.fabric.start()?;
+        let start = Instant::now();
+        while self.epochs()?.iter().zip(&epochs).any(|(now, before)| now <= before) {
+            if start.elapsed() > PATIENCE {
+                let seconds = PATIENCE.as_secs();
+                let what = format!("a node has not heard the next manager for {seconds} s");
+                return Err(Failure::failed(what).into());
             }
+            self.watch(POLL, interrupt)?;
         }
-        Ok(())
+        Ok(start.elapsed())
     }
 
-    /// Only looks at the nodes, as often as where the manager dies.
+    /// The same with a manager that they know nothing of.
+    fn kill_other(&self, other: &mut Fabric<'_>, heard: Duration, interrupt: &Interrupt) -> Result<(), Halt> {
+        other.kill();
+        self.watch(AWAY, interrupt)?;
+        other.start()?;
+        self.watch(heard, interrupt)
+    }
+
+    /// Looks at the nodes, which is all that is done meanwhile.
     fn watch(&self, duration: Duration, interrupt: &Interrupt) -> Result<(), Halt> {
         let end = Instant::now() + duration;
         while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {

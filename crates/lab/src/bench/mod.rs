@@ -346,10 +346,11 @@ impl Bench {
 
     fn manager_kill(&self, case: &Case, transport: Transport) -> Result<CaseReport, Halt> {
         let scratch = Scratch::create_in(self.scratch.path(), "manager")?;
-        let mut kills = ManagerKill::start(transport, &scratch, &self.interrupt)?;
+        let other = Scratch::create_in(self.scratch.path(), "other")?;
+        let mut kills = ManagerKill::start(transport, (&scratch, &other), &self.interrupt)?;
         let rounds = self.repeat(case, || kills.round())?;
         kills.stop()?;
-        Ok(beside_ourselves(case, "the same with a manager that lives", rounds))
+        Ok(beside_ourselves(case, "the same with the manager of another fabric", rounds))
     }
 
     fn forwarding(&self, case: &Case, what: (Between, Measure)) -> Result<CaseReport, Halt> {
