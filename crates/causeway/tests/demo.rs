@@ -56,7 +56,7 @@ fn what_keeps_a_guest_from_this_machine_is_named() {
 fn a_manager_is_killed_under_load_and_the_next_one_takes_back_what_it_gave() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_causeway"));
-    command.args(["demo", "-o", "json", "--seed", "3", "--pace", "5"]).current_dir(folder.path());
+    command.args(["demo", "-o", "json", "--seed", "3", "--pace", "10"]).current_dir(folder.path());
     let output = command.env("TMPDIR", folder.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
