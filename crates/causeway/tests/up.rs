@@ -349,7 +349,8 @@ fn a_join_that_was_cut_short_is_taken_up_again() {
     let listen = fs::read_to_string(path.join("fabric/manager.toml")).unwrap();
     let at = listen.lines().find_map(|line| line.strip_prefix("listen = [\"")?.strip_suffix("\"]")).unwrap();
     managed_rack(&path, &format!("[manager]\nlisten = \"{at}\"\n"));
-    let mut manager = causeway(&path, &["manager", "--config", "fabric/manager.toml"]).spawn().unwrap();
+    let manager = causeway(&path, &["manager", "--config", "fabric/manager.toml"]).spawn();
+    let mut manager = Running(manager.unwrap());
     let token = until("a token", || asked(&path, &["join-token", "make"]));
     fs::write(path.join("fabric/store.join"), &token).unwrap();
     let join = ["join", "@fabric/store.join", "--name", "store", "--state-dir", "state"];
