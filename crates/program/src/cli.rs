@@ -35,6 +35,7 @@ pub use completions::CompletionsArgs;
 pub(crate) use events::over;
 pub use hide::hide_line;
 pub use join::JoinArgs;
+pub(crate) use join::join;
 pub use manager::*;
 pub(crate) use protection::protection;
 pub use protection::{OnlyCipher, ProtectionArgs};
@@ -89,7 +90,7 @@ pub enum Command {
     Node(NodeArgs),
     /// Run a switch as its configuration file says: forward frames between nodes that do not reach each other
     Switch(SwitchArgs),
-    /// Run the nodes of a rack on this machine, each as its own configuration file says
+    /// Run the nodes of a rack on this machine, each as its own configuration file says, and their manager, if it has one
     Up(UpArgs),
     /// Show how a node on this machine is doing
     Status(StatusArgs),
@@ -350,6 +351,9 @@ pub struct UpArgs {
     /// The file that names the nodes; examples/ has a commented one
     #[arg(value_name = "RACK.toml")]
     pub rack: PathBuf,
+    /// Read all files, print what would be started, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `causeway status`.

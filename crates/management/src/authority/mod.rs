@@ -165,6 +165,25 @@ mod tests {
     }
 
     #[test]
+    fn a_manager_at_another_address_of_this_machine_is_found_there() {
+        let outer = tempfile::tempdir().unwrap();
+        for (number, (listen, url)) in [
+            ("127.0.0.1:7443", "https://localhost:7443"),
+            ("127.9.9.9:7443", "https://127.9.9.9:7443"),
+            ("0.0.0.0:7443", "https://localhost:7443"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let options = Options { listen: listen.parse().unwrap(), ..Options::default() };
+            let founded = init(&outer.path().join(number.to_string()), &options).unwrap();
+            let config = Config::load(&founded.config).unwrap();
+            assert_eq!(config.urls, [url], "{listen}");
+            assert!(config.names.iter().any(|name| *url == format!("https://{name}:7443")), "{listen}");
+        }
+    }
+
+    #[test]
     fn a_folder_that_is_not_empty_is_left_as_it_is() {
         let outer = tempfile::tempdir().unwrap();
         let dir = outer.path().join("fabric");

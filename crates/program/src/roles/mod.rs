@@ -39,7 +39,7 @@ use crate::line::Line;
 use crate::rack::LogStyle;
 use crate::state_dir::StateDir;
 pub use borrow::{addresses_of, with_edge as loan};
-pub(crate) use manager::{backup_of_files, write_backup};
+pub(crate) use manager::{backup_of_files, found, write_backup};
 pub use manager::{init, manager, restore};
 pub use refusal::words as refusal_words;
 pub use serve::{HeardAt, Observer};

@@ -16,6 +16,7 @@ pub use args::{
 };
 pub(super) use events::follow;
 pub(super) use look::{devices, show_device};
+pub(crate) use tokens::new_to_join;
 
 use management::client::Target;
 use management::shapes::{ApiToken, Audit, Domain, Function, JoinToken, Loan, Node};

@@ -49,9 +49,19 @@ pub(super) fn make_to_join(
     domains: Option<u32>,
     output: OutputArgs,
 ) -> Result<(), Failure> {
+    print_made(&new_to_join(asker, expires, groups, domains)?, output)
+}
+
+/// A token that a node joins with.
+pub(crate) fn new_to_join(
+    asker: &Asker,
+    expires: Option<u64>,
+    groups: Option<&[Group]>,
+    domains: Option<u32>,
+) -> Result<MadeToken, Failure> {
     let groups = groups.map(|groups| groups.iter().map(|group| group.0).collect());
     let body = MakeJoinToken { seconds: expires, groups, domains };
-    print_made(&Session::open(asker)?.post(&Target::new(["join-tokens"]), &body)?, output)
+    Session::open(asker)?.post(&Target::new(["join-tokens"]), &body)
 }
 
 fn print_made(made: &MadeToken, output: OutputArgs) -> Result<(), Failure> {
