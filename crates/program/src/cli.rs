@@ -203,10 +203,10 @@ pub struct BorrowArgs {
     /// Plug the function into the running machine that has this QMP socket, and out of it, and have savevm and migration
     /// refused meanwhile
     #[arg(long, value_name = "SOCKET", value_parser = OsStringValueParser::new().try_map(socket_path))]
-    #[arg(requires = "vm")]
+    #[arg(requires = "vm", conflicts_with = "nbd")]
     pub qmp: Option<PathBuf>,
     /// The root port that it is plugged into [default: the one that `qemu-args` makes]
-    #[arg(long, value_name = "PORT", requires = "qmp")]
+    #[arg(long, value_name = "PORT", requires = "qmp", conflicts_with = "nbd")]
     pub bus: Option<String>,
     /// Name of this node [default: `borrow-` and the function's name]
     #[arg(long, value_name = "NAME")]

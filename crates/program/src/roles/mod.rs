@@ -163,7 +163,8 @@ pub struct Borrower<'a> {
 }
 
 impl Borrower<'_> {
-    /// Borrows from lenders at `addresses` the loans that `prepare` gives, and what its machines have, and serves until SIGTERM or until the observer has done, which is made for the node's id.
+    /// Borrows from lenders at `addresses` the loans that `prepare` gives, and what its machines have, and serves until
+    /// SIGTERM or until the observer has done, which is made for the node's id.
     ///
     /// # Errors
     /// It cannot start or go on, `prepare` fails, or the observer says so.
