@@ -201,6 +201,14 @@ pub struct BorrowArgs {
     /// Who may connect to it.
     #[command(flatten)]
     pub access: SocketAccess,
+    /// Plug the function into the running machine that has this QMP socket, and out of it, and have savevm and migration
+    /// refused meanwhile
+    #[arg(long, value_name = "SOCKET", value_parser = OsStringValueParser::new().try_map(socket_path))]
+    #[arg(requires = "vm", conflicts_with = "nbd")]
+    pub qmp: Option<PathBuf>,
+    /// The root port that it is plugged into [default: the one that `qemu-args` makes]
+    #[arg(long, value_name = "PORT", requires = "qmp", conflicts_with = "nbd")]
+    pub bus: Option<String>,
     /// Name of this node [default: `borrow-` and the function's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
@@ -581,7 +589,7 @@ pub struct QemuArgs {
     /// Memory of the virtual machine
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub memory: ByteSize,
-    /// Let QEMU make this QMP socket, which a domain of a node's file has as `qmp`
+    /// Let QEMU make this QMP socket, which a domain of a node's file has as `qmp`, and `borrow` as --qmp
     #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
     pub qmp: Option<PathBuf>,
     /// Print the <qemu:commandline> element for a domain of libvirt, which makes memory itself
@@ -699,6 +707,9 @@ mod tests {
             "borrow --nbd /tmp/s",
             "borrow - --nbd /tmp/s --io-timeout 0",
             "borrow - --nbd /tmp/s --io-timeout soon",
+            "borrow - --nbd /tmp/s --qmp /tmp/q",
+            "borrow - --qmp /tmp/q",
+            "borrow - --vm /tmp/s --bus rp1",
             "node",
             "status -o yaml",
             "bogus",
