@@ -210,6 +210,9 @@ mod tests {
 
     #[test]
     fn clients_come_first_and_have_places_of_their_own() {
+        // For its clock only.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _entered = runtime.enter();
         let (handle, mut inboxes) = pair();
         let quotas: Vec<_> = (0..INBOX / OF_CONNECTION + 1).map(|_| Quota::new()).collect();
         let taken: usize = quotas.iter().map(|quota| flood(&handle, quota, 1, OF_CONNECTION)).sum();
