@@ -101,7 +101,8 @@ pub fn init(dir: &Path, options: &Options) -> Result<Founded, InitError> {
     let authority = Authority::new(fabric, crate::clock::wall())?;
     let config = Config::first(fabric, options);
     // Names that no certificate can have are told now, not when the manager starts.
-    authority.sign(&config.names, crate::clock::wall())?;
+    let now = crate::clock::wall();
+    authority.sign(&config.names, now..=now)?;
     let token = Token::new();
     let credentials = Credentials {
         url: config.urls.first().cloned().unwrap_or_default(),
