@@ -1,5 +1,6 @@
 //! Changes of nodes and functions.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use axum::Json;
@@ -17,7 +18,7 @@ use crate::server::App;
 use crate::server::core::{Done, View};
 use crate::server::problem::Failure;
 use crate::server::slots;
-use crate::shapes::{Assign, Changed, Problem, SetGroups};
+use crate::shapes::{Assign, Changed, Limits, Problem, SetGroups};
 
 type Answered = Result<(StatusCode, Json<Changed>), Failure>;
 
@@ -30,7 +31,7 @@ pub(super) fn changed(done: &Done) -> Changed {
     };
     let generation = match done.reply.answer {
         Answer::Function { generation, .. } => Some(generation.0),
-        Answer::Done | Answer::Joined { .. } => None,
+        Answer::Limits { .. } | Answer::Done | Answer::Joined { .. } => None,
     };
     Changed {
         version: 1,
@@ -161,6 +162,35 @@ pub(super) async fn unassign(
 ) -> Answered {
     let (function, force) = (function_name(&node, &function)?, pairs.flag("force")?);
     let command = move |_: &View<'_>| Ok(Command::Unassign { function, force });
+    Ok(answered(&change(&app, token, terms, Role::Operator, command).await?))
+}
+
+/// A function may do so much in a second, whoever has it.
+#[utoipa::path(put, path = "/v1/functions/{node}/{function}/limits", tag = "functions", params(
+    ("node", description = "Who lends it"), ("function", description = "Its name there"),
+), request_body = Limits, responses(
+    (status = 200, description = "Its lender acts by them", body = Changed),
+    (status = 202, description = "They are decided, and its lender is waited for", body = Changed),
+    (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn set_limits(
+    State(app): State<Arc<App>>,
+    Bearer(token): Bearer,
+    Path((node, function)): Path<(String, String)>,
+    terms: Terms,
+    Document(said): Document<Limits>,
+) -> Answered {
+    let function = function_name(&node, &function)?;
+    let limit = |key: &str, said: Option<u64>| match said.map(NonZeroU64::new) {
+        None => Ok(None),
+        Some(Some(limit)) => Ok(Some(limit)),
+        Some(None) => Err(Failure::malformed(format!(
+            "a limit of 0 for `{key}` would stop the function: leave it out for none, or unassign the function"
+        ))),
+    };
+    let (iops, bytes_per_s) = (limit("iops", said.iops)?, limit("bytes_per_s", said.bytes_per_s)?);
+    let limits = manager::model::Limits { iops, bytes_per_s };
+    let command = move |_: &View<'_>| Ok(Command::SetLimits { function, limits });
     Ok(answered(&change(&app, token, terms, Role::Operator, command).await?))
 }
 
