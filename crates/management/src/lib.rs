@@ -4,6 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`authority`] | how a fabric is founded, its certificates, configuration and credentials |
+//! | [`clock`] | the clock of the wall |
 //! | [`client`] | asks a manager, for the command line |
 //! | [`keys`] | proofs of who has which key, and tokens |
 //! | [`server`] | the process: interface, connections of nodes, and the thread that owns the core |
@@ -11,16 +12,17 @@
 //! | [`joining`] | how a node comes to belong to a fabric |
 //! | [`session`] | a node's connection to its manager |
 //! | [`store`] | the files of log, snapshot and backup |
+//! | [`trust`] | whom a node believes |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
 
 pub mod authority;
 pub mod client;
-mod clock;
+pub mod clock;
 pub mod joining;
 pub mod keys;
 pub mod server;
 pub mod session;
 pub mod shapes;
 pub mod store;
-mod trust;
+pub mod trust;
 pub mod wire;

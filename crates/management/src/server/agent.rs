@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::extract::State;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
-use base::ids::NodeId;
+use base::ids::{BASE32, NodeId};
+use link::Certificate;
 use manager::model::{PublicKey, WallTime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -15,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use super::App;
 use super::listen::Place;
 use super::nodes::{Connection, OUTBOX};
-use crate::keys::{is_proof, random, shared};
+use crate::keys::{is_proof, node_id, random, shared};
 use crate::wire::{self, FromNode, HEARTBEAT, MESSAGE_MAX, SILENT, ToNode, proof_text};
 
 /// How long a node takes at most to say who it is.
@@ -58,6 +59,8 @@ struct Hello {
     key: PublicKey,
     program: String,
     clock: Option<String>,
+    /// Of a node that the manager does not know, since it was restored.
+    certificate: Option<Certificate>,
 }
 
 async fn talk(app: &App, line: &mut Line) -> Result<(), Ends> {
@@ -65,7 +68,8 @@ async fn talk(app: &App, line: &mut Line) -> Result<(), Ends> {
         timeout(HELLO, greet(app, line)).await.map_err(|_| Some("no hello came in time".to_owned()))??;
     let (number, node) = (NUMBER.fetch_add(1, Ordering::Relaxed), hello.node);
     let (outbox, mut inbox) = mpsc::channel(OUTBOX);
-    let connection = Connection { number, outbox, program: hello.program, clock: hello.clock };
+    let Hello { program, clock, certificate, .. } = hello;
+    let connection = Connection { number, outbox, program, clock, certificate };
     if !app.core.connected(node, hello.key, connection).await {
         return Err(Some("the manager ends".to_owned()));
     }
@@ -80,7 +84,7 @@ async fn greet(app: &App, line: &mut Line) -> Result<Hello, Ends> {
     let (version, fabric, key) = (wire::VERSION, app.fabric, crate::keys::public(&app.key));
     line.say(&ToNode::Challenge { version, fabric, key, nonce }).await?;
     let heard = line.hear().await?;
-    let Some(FromNode::Hello { version, node, proof, now, program }) = heard else {
+    let Some(FromNode::Hello { version, node, proof, now, program, certificate }) = heard else {
         return Err(Some("a node says hello first".to_owned()));
     };
     if version != wire::VERSION {
@@ -91,15 +95,30 @@ async fn greet(app: &App, line: &mut Line) -> Result<Hello, Ends> {
     // That a node is unknown, and that its proof is wrong, it hears in the same words: strangers learn nothing.
     let unproven =
         || Some("the node does not belong to this fabric, or not with this key: let it join".to_owned());
-    let look = move |view: &super::core::View<'_>| Ok(view.state().joined(node).map(|node| node.key));
-    let key = app.core.look(look).await.map_err(|_| Some("the manager cannot look at present".to_owned()))?;
-    let key = key.ok_or_else(unproven)?;
+    let look = move |view: &super::core::View<'_>| {
+        let known = view.state().node(node).map(|node| node.is_joined().then_some(node.key));
+        Ok((known, view.state().restore().is_some_and(|restore| restore.is_closed)))
+    };
+    let (known, is_restored) =
+        app.core.look(look).await.map_err(|_| Some("the manager cannot look at present".to_owned()))?;
+    // What a manager that was restored or rebuilt does not know, the certificate of the node says.
+    let certified = || {
+        let bytes = BASE32.decode(certificate.as_bytes()).ok()?;
+        let certificate = app.authority.read(&bytes, crate::clock::wall())?;
+        let key = PublicKey(certificate.key.0);
+        (node_id(key) == node).then_some((key, certificate))
+    };
+    let (key, certificate) = match known {
+        Some(known) => (known.ok_or_else(unproven)?, None),
+        None if is_restored => certified().map(|(key, it)| (key, Some(it))).ok_or_else(unproven)?,
+        None => return Err(unproven()),
+    };
     let secret = shared(&app.key, key).map_err(|_| unproven())?;
     if !is_proof(&secret, &proof_text(app.fabric, node, &nonce), &proof) {
         return Err(unproven());
     }
     let program = program.chars().take(VERSION_MAX).collect();
-    Ok(Hello { node, key, program, clock: clocks_differ(now) })
+    Ok(Hello { node, key, program, clock: clocks_differ(now), certificate })
 }
 
 /// What is said of clocks that differ.

@@ -36,7 +36,7 @@ use self::events::Events;
 use self::listen::Tls;
 use self::metrics::Counters;
 use crate::authority::certificate::BadCertificate;
-use crate::authority::{BadConfig, Config};
+use crate::authority::{Authority, BadConfig, Config};
 use crate::keys::NodeKey;
 use crate::store::{Store, StoreError};
 
@@ -81,7 +81,7 @@ struct App {
     counters: Counters,
     fabric: FabricId,
     key: NodeKey,
-    authority: [u8; 32],
+    authority: Arc<Authority>,
     urls: Vec<String>,
     ending: Ending,
 }
@@ -116,7 +116,7 @@ impl Server {
     /// See [`ServeError`].
     pub async fn start(config: &Config) -> Result<Self, ServeError> {
         let (authority, key) = (config.authority()?, config.key()?);
-        let (tls, fingerprint) = (Tls::new(&authority, &config.names)?, authority.fingerprint());
+        let (tls, authority) = (Tls::new(&authority, &config.names)?, Arc::new(authority));
         let (store, opened) = Store::open(&config.state, config.fabric)?;
         if opened.torn > 0 {
             let torn = opened.torn;
@@ -131,7 +131,7 @@ impl Server {
         let addresses = listeners.iter().filter_map(|it| it.local_addr().ok()).collect();
         let (end, ending) = watch::channel(false);
         let events = Events::new();
-        let Running { handle, ended } = core::start(store, opened, events.clone())?;
+        let Running { handle, ended } = core::start(store, opened, events.clone(), Arc::clone(&authority))?;
         let (counters, urls) = (Counters::default(), config.urls.clone());
         let app = App {
             core: handle,
@@ -139,7 +139,7 @@ impl Server {
             counters,
             fabric: config.fabric,
             key,
-            authority: fingerprint,
+            authority: Arc::clone(&authority),
             urls,
             ending: Ending(ending),
         };

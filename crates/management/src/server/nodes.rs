@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use base::ids::NodeId;
-use manager::model::Block;
+use link::Certificate;
+use manager::model::{Block, WallTime};
 use manager::report::{Preset, PresetsId};
 use manager::state::State;
 use tokio::sync::mpsc;
 
+use crate::authority::certificate::RENEW;
 use crate::wire::{About, Placed, ToNode};
 
 /// Messages on their way to a node: one that takes so few of them has its connection closed, and comes again.
@@ -30,6 +32,8 @@ pub(super) struct Connection {
     pub(super) program: String,
     /// What is wrong with its clock.
     pub(super) clock: Option<String>,
+    /// What proves that it belongs to the fabric, if the manager does not know that.
+    pub(super) certificate: Option<Certificate>,
 }
 
 /// A node.
@@ -38,6 +42,8 @@ pub(super) struct Known {
     pub(super) connection: Option<Connection>,
     /// What it said last, also on a connection before.
     pub(super) about: About,
+    /// When it was told of its certificate; `None`: not since it was greeted.
+    certified: Option<WallTime>,
     /// What it was told last of its slots.
     told: Option<(PresetsId, Vec<Preset>)>,
 }
@@ -88,6 +94,30 @@ impl Nodes {
     /// Those that are connected.
     pub(super) fn connected(&self) -> impl Iterator<Item = NodeId> {
         self.0.iter().filter(|(_, known)| known.connection.is_some()).map(|(node, _)| *node)
+    }
+
+    /// The certificate of a node that the manager does not know.
+    pub(super) fn certificate(&self, node: NodeId) -> Option<&Certificate> {
+        self.0.get(&node)?.connection.as_ref()?.certificate.as_ref()
+    }
+
+    /// A node was greeted: it is told of its certificate.
+    pub(super) fn certify_again(&mut self, node: NodeId) {
+        self.0.entry(node).or_default().certified = None;
+    }
+
+    /// A node was told of its certificate.
+    pub(super) fn has_certificate(&mut self, node: NodeId, now: WallTime) {
+        self.0.entry(node).or_default().certified = Some(now);
+    }
+
+    /// Connected nodes that are to be told of their certificates: all that were greeted, if there is news.
+    pub(super) fn to_be_certified(&self, now: WallTime, is_news: bool) -> Vec<NodeId> {
+        let renew = u64::try_from(RENEW.as_millis()).unwrap_or(u64::MAX);
+        let is_old = |at: WallTime| now.0.abs_diff(at.0) >= renew;
+        let is_due = |known: &Known| is_news || known.certified.is_none_or(is_old);
+        let due = self.0.iter().filter(|(_, known)| known.connection.is_some() && is_due(known));
+        due.map(|(node, _)| *node).collect()
     }
 
     /// Puts a message on its way. `false`: the node takes none, and its connection is closed.

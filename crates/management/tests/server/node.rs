@@ -107,7 +107,10 @@ impl Node {
         let shared = keys::shared(&self.key, key).unwrap();
         let proof = keys::prove(&shared, &proof_text(fabric, self.id(), &nonce));
         let program = "test 1".to_owned();
-        agent.say(&FromNode::Hello { version: wire::VERSION, node: self.id(), proof, now, program }).await;
+        let certificate = self.joined.certificate.clone();
+        let hello =
+            FromNode::Hello { version: wire::VERSION, node: self.id(), proof, now, program, certificate };
+        agent.say(&hello).await;
         agent
     }
 

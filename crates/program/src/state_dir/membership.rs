@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `fabric` | name, domains and groups of the node, its managers and their authority |
+//! | `certificate` | by what the node shows that it belongs there, and who does not any more |
 //! | `managed.epoch` | the greatest epoch of a manager that the node has heard of |
 //! | `managed.FUNCTION` | the row of a function, by its number |
 //! | `managed.slots` | what is in the node's slots |
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use ::manager::member::{Change, Kept, Row};
 use ::manager::model::{Block, FabricId, Groups, Name, PublicKey};
 use ::manager::report::{Identity, Preset, PresetsId};
+use base::ids::NodeId;
 use management::wire::Placed;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -20,6 +22,7 @@ use super::file::{Named, read_long_value, write_value};
 use super::{StateDir, StateError};
 
 const FABRIC: &str = "fabric";
+const CERTIFICATE: &str = "certificate";
 const EPOCH: &str = "managed.epoch";
 const SLOTS: &str = "managed.slots";
 const LENDERS: &str = "managed.lenders";
@@ -47,6 +50,16 @@ pub struct Membership {
     pub manager: PublicKey,
 }
 
+/// By what a node shows that it belongs to its fabric.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Certified {
+    /// Its certificate, in base 32.
+    pub certificate: String,
+    /// Nodes that were removed from the fabric, in order.
+    pub revoked: Vec<NodeId>,
+}
+
 impl Membership {
     /// What the node says of itself to the manager.
     pub fn identity(&self, key: PublicKey) -> Identity {
@@ -68,6 +81,23 @@ impl StateDir {
     /// The file cannot be read, or is damaged.
     pub fn membership(&self) -> Result<Option<Membership>, StateError> {
         self.read_json(FABRIC, "it does not say to which fabric the node belongs, as this version knows it")
+    }
+
+    /// By what the node shows that it belongs to its fabric; nothing, if it has joined with an earlier release.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn certified(&self) -> Result<Certified, StateError> {
+        let damaged = "it is no certificate of this node as this version knows it";
+        Ok(self.read_json(CERTIFICATE, damaged)?.unwrap_or_default())
+    }
+
+    /// Keeps that, durably.
+    ///
+    /// # Errors
+    /// The system said no.
+    pub fn keep_certified(&self, certified: &Certified) -> Result<(), StateError> {
+        self.write_json(CERTIFICATE, certified)
     }
 
     /// It belongs to this one from now on; what managers of another one have told it is forgotten.
@@ -163,7 +193,7 @@ impl StateDir {
 mod tests {
     use ::manager::model::{Assignment, OnSilence, Place};
     use ::manager::report::Holder;
-    use base::ids::{DomainId, Group, LoanGeneration, NodeId};
+    use base::ids::{DomainId, Group, LoanGeneration};
 
     use super::*;
 

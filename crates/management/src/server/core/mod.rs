@@ -11,6 +11,7 @@ mod handle;
 mod turn;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread;
 
 use base::ids::NodeId;
@@ -26,6 +27,7 @@ use super::ServeError;
 use super::events::Events;
 use super::nodes::{Connection, Nodes};
 use super::problem::{Failure, Kind};
+use crate::authority::Authority;
 use crate::clock::Clock;
 use crate::store::{Opened, Store, StoreError};
 use crate::wire::FromNode;
@@ -136,7 +138,12 @@ pub(super) struct Running {
 }
 
 /// Starts the thread.
-pub(super) fn start(store: Store, opened: Opened, events: Events) -> Result<Running, ServeError> {
+pub(super) fn start(
+    store: Store,
+    opened: Opened,
+    events: Events,
+    authority: Arc<Authority>,
+) -> Result<Running, ServeError> {
     let (inbox, messages) = mpsc::channel(INBOX);
     let (tell, ended) = oneshot::channel();
     let (health, is_healthy) = watch::channel(None);
@@ -144,7 +151,8 @@ pub(super) fn start(store: Store, opened: Opened, events: Events) -> Result<Runn
     // Of its own, so that it goes on when the process' other threads end.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(refused)?;
     let body = move || {
-        let result = Process { messages, store, events, health, failures: 0 }.run(&runtime, opened);
+        let result =
+            Process { messages, store, events, authority, health, failures: 0 }.run(&runtime, opened);
         // Nobody may wait for it any more.
         let _ = tell.send(result);
     };
@@ -157,6 +165,7 @@ struct Process {
     messages: mpsc::Receiver<Message>,
     store: Store,
     events: Events,
+    authority: Arc<Authority>,
     health: watch::Sender<Health>,
     failures: u64,
 }
@@ -175,6 +184,9 @@ struct Core<'a> {
     clock: Clock,
     store: &'a mut Store,
     events: &'a Events,
+    authority: &'a Authority,
+    /// Somebody has come, has gone for good, or may enter other groups: nodes are to be told.
+    has_members: bool,
 }
 
 /// Why a core ends.
@@ -209,7 +221,7 @@ impl Process {
         let clock = Clock::new();
         let (state, start) = (opened.state, opened.start);
         let disk = Disk { failures: self.failures, ..Disk::default() };
-        let mut core = Core::new(clock, state, start, disk, &mut self.store, &self.events);
+        let mut core = Core::new(clock, state, start, disk, &mut self.store, (&self.events, &self.authority));
         loop {
             if let Err(error) = core.turn() {
                 return End::Disk(error);
@@ -282,7 +294,7 @@ impl<'a> Core<'a> {
         start: Start,
         disk: Disk,
         store: &'a mut Store,
-        events: &'a Events,
+        (events, authority): (&'a Events, &'a Authority),
     ) -> Self {
         let manager = Manager::start(clock.now(), state, start);
         Self {
@@ -297,6 +309,8 @@ impl<'a> Core<'a> {
             clock,
             store,
             events,
+            authority,
+            has_members: false,
         }
     }
 
