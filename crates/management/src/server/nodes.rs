@@ -42,6 +42,8 @@ pub(super) struct Known {
     pub(super) connection: Option<Connection>,
     /// What it said last, also on a connection before.
     pub(super) about: About,
+    /// It was greeted on its connection.
+    is_greeted: bool,
     /// When it was told of its certificate; `None`: not since it was greeted.
     certified: Option<WallTime>,
     /// What it was told last of its slots.
@@ -71,7 +73,7 @@ impl Nodes {
     /// A node has this connection from now on; one that it had is closed.
     pub(super) fn connect(&mut self, node: NodeId, connection: Connection) {
         let known = self.0.entry(node).or_default();
-        known.told = None;
+        (known.told, known.is_greeted) = (None, false);
         if let Some(before) = known.connection.replace(connection) {
             refuse(&before.outbox, "the node has connected again");
         }
@@ -103,7 +105,8 @@ impl Nodes {
 
     /// A node was greeted: it is told of its certificate.
     pub(super) fn certify_again(&mut self, node: NodeId) {
-        self.0.entry(node).or_default().certified = None;
+        let known = self.0.entry(node).or_default();
+        (known.is_greeted, known.certified) = (true, None);
     }
 
     /// A node was told of its certificate.
@@ -116,7 +119,8 @@ impl Nodes {
         let renew = u64::try_from(RENEW.as_millis()).unwrap_or(u64::MAX);
         let is_old = |at: WallTime| now.0.abs_diff(at.0) >= renew;
         let is_due = |known: &Known| is_news || known.certified.is_none_or(is_old);
-        let due = self.0.iter().filter(|(_, known)| known.connection.is_some() && is_due(known));
+        let is_there = |known: &Known| known.connection.is_some() && known.is_greeted;
+        let due = self.0.iter().filter(|(_, known)| is_there(known) && is_due(known));
         due.map(|(node, _)| *node).collect()
     }
 

@@ -68,7 +68,8 @@ pub fn rebuild(dir: &Path, fabric: FabricId, first: &Entry) -> Result<Option<Pat
 }
 
 fn move_old(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
-    if ![LOG, SNAPSHOT].iter().any(|name| dir.join(name).exists()) {
+    // How far a log that is lost had come is no word of the next one either.
+    if ![LOG, SNAPSHOT, "reached"].iter().any(|name| dir.join(name).exists()) {
         return Ok(None);
     }
     let free = (1..).map(|number| dir.join(format!("before-restore-{number}"))).find(|path| !path.exists());

@@ -70,6 +70,12 @@ impl Node {
         Self { key, joined, table, about: About::default() }
     }
 
+    /// Somebody with a key of his own who shows what another node has.
+    pub(crate) fn join_as_stranger(of: &Joined, name: &str) -> Self {
+        let joined = Joined { name: name.to_owned(), ..of.clone() };
+        Self { key: keys::new_pair(), joined, table: BTreeMap::new(), about: About::default() }
+    }
+
     pub(crate) fn id(&self) -> NodeId {
         self.key.id()
     }
