@@ -115,7 +115,10 @@ impl Core<'_> {
             }
             FromNode::Events(events) => self.relay(node, events),
             FromNode::About(about) => {
-                let Some(block) = self.manager.state().joined(node).map(|node| node.block) else { return };
+                let known = self.manager.state().joined(node).map(|node| node.block);
+                // One that is yet to be taken over says what it is like only once.
+                let certified = || self.nodes.certificate(node).and_then(identity).map(|it| it.block);
+                let Some(block) = known.or_else(certified) else { return };
                 match check_about(&about, block) {
                     Ok(()) => {
                         let retold = self.nodes.hear_about(node, about);
