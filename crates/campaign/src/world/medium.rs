@@ -6,11 +6,11 @@ use crate::process::{Process, run};
 use std::fmt::Write as _;
 
 /// Where a rail's switch is, on the right machine. What goes to it from the left one crosses the relay.
-pub(super) const SWITCH_PORT: u16 = 7500;
+pub(super) const SWITCH_PORT: u16 = 7590;
 /// The port of a node, of which a machine behind a switch has one.
 const NODE_PORT: u16 = 7411;
 /// The nodes that a switch leads to. Each machine runs one of them at a time.
-const NODES: [(Side, &[&str]); 2] = [(Side::Left, &["borrower", "slot"]), (Side::Right, &["lender"])];
+const NODES: [(Side, &[&str]); 2] = [(Side::Left, &["borrower", "another", "slot"]), (Side::Right, &["lender"])];
 
 /// What joins two machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
