@@ -11,6 +11,7 @@
 //! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
 //! | [`joining`] | how a node comes to belong to a fabric |
 //! | [`session`] | a node's connection to its manager |
+//! | [`texts`] | what texts of a request look like, for the description of the interface |
 //! | [`store`] | the files of log, snapshot and backup |
 //! | [`trust`] | whom a node believes |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
@@ -24,5 +25,7 @@ pub mod server;
 pub mod session;
 pub mod shapes;
 pub mod store;
+pub mod texts;
 pub mod trust;
+mod url;
 pub mod wire;

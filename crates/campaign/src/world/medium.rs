@@ -10,7 +10,8 @@ pub(super) const SWITCH_PORT: u16 = 7590;
 /// The port of a node, of which a machine behind a switch has one.
 const NODE_PORT: u16 = 7411;
 /// The nodes that a switch leads to. Each machine runs one of them at a time.
-const NODES: [(Side, &[&str]); 2] = [(Side::Left, &["borrower", "another", "slot"]), (Side::Right, &["lender"])];
+const NODES: [(Side, &[&str]); 2] =
+    [(Side::Left, &["borrower", "another", "slot"]), (Side::Right, &["lender"])];
 
 /// What joins two machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
