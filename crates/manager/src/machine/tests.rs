@@ -282,6 +282,16 @@ fn a_node_that_knows_a_greater_epoch_is_told_of_and_stops_nobody_else() {
 }
 
 #[test]
+fn a_restore_is_not_ended_by_itself_before_anybody_has_come() {
+    let mut rig = Rig::new(crate::testing::founded(), Start::Restored);
+    rig.all();
+    rig.ask(1, Command::EndRestore { anyway: false });
+    assert_eq!(answers(&rig.all()), [(1, Err(Refusal::Restoring { unheard: 0, first: None }))]);
+    rig.ask(2, Command::EndRestore { anyway: true });
+    assert_eq!(answers(&rig.all()), [(2, Ok(Progress::Done))]);
+}
+
+#[test]
 fn a_restored_manager_listens_before_it_speaks() {
     let mut rig = Rig::new(fabric(), Start::Restored);
     rig.all();
@@ -312,6 +322,8 @@ fn a_restored_manager_listens_before_it_speaks() {
     let identity = Identity { name: name("third"), key, block, groups };
     let presets = Some(PresetsId { epoch: 4, index: 99 });
     rig.say(3, Said::Inventory { identity, functions: vec![], presets });
+    let asked = Effect::Greet { node: node_id(1), epoch: RESTORE_EPOCHS + 6 };
+    assert!(rig.all().contains(&asked), "it is understood now");
     rig.hear(1, &all);
     rig.hear(2, &[]);
     let effects = rig.all();

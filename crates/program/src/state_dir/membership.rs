@@ -9,11 +9,11 @@
 //! | `managed.slots` | what is in the node's slots |
 //! | `managed.lenders` | that, with where the lenders are |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use ::manager::member::{Change, Kept, Row};
-use ::manager::model::{Block, FabricId, Groups, Name, PublicKey};
+use ::manager::model::{Block, FabricId, Groups, NODES_MAX, Name, PublicKey};
 use ::manager::report::{Identity, Preset, PresetsId};
 use base::ids::NodeId;
 use management::wire::Placed;
@@ -59,6 +59,22 @@ pub struct Certified {
     pub certificate: String,
     /// Nodes that were removed from the fabric, in order.
     pub revoked: Vec<NodeId>,
+}
+
+impl Certified {
+    /// With this certificate, and with those whom a manager names as removed. Whoever was removed stays so whatever the
+    /// list says, for a manager whose state was rebuilt does not know of them; where there are too many, those count
+    /// that the manager names.
+    pub fn renewed(&self, certificate: String, named: Vec<NodeId>) -> Self {
+        let mut revoked = BTreeSet::new();
+        for node in named.iter().chain(&self.revoked) {
+            if revoked.len() == NODES_MAX {
+                break;
+            }
+            revoked.insert(*node);
+        }
+        Self { certificate, revoked: revoked.into_iter().collect() }
+    }
 }
 
 impl Membership {
@@ -226,6 +242,23 @@ mod tests {
             authority: "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n".to_owned(),
             manager: PublicKey([3; 32]),
         }
+    }
+
+    #[test]
+    fn who_was_removed_stays_so_where_a_manager_has_forgotten() {
+        let node = |number: usize| {
+            NodeId({
+                let mut id = [0; 20];
+                id[12..].copy_from_slice(&(number as u64).to_be_bytes());
+                id
+            })
+        };
+        let first = Certified::default().renewed("a".to_owned(), vec![node(7), node(2)]);
+        assert_eq!(first.revoked, [node(2), node(7)]);
+        let rebuilt = first.renewed("b".to_owned(), vec![]);
+        assert_eq!((rebuilt.certificate.as_str(), &rebuilt.revoked), ("b", &first.revoked));
+        let most: Vec<NodeId> = (100..100 + NODES_MAX).map(node).collect();
+        assert_eq!(rebuilt.renewed("c".to_owned(), most.clone()).revoked, most, "those count that it names");
     }
 
     #[test]

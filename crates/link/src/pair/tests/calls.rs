@@ -195,6 +195,26 @@ fn members_meet_and_so_do_strangers_unless_only_members_may() {
     }
 }
 
+/// A first frame with the longest certificate passes wherever the smallest of TLPs does, and IPv6.
+#[test]
+fn a_first_frame_with_a_certificate_is_below_1280_bytes() {
+    let arena = Arena::default();
+    let longest = |index| {
+        member(index, |it| {
+            it.name = "n".repeat(64);
+            it.groups = (1..=64).map(base::ids::Group).collect();
+        })
+    };
+    assert_eq!(longest(0).certificate.len(), certificate::CERTIFICATE_MAX);
+    let mut world =
+        World::pair_with(&arena, 1, |config| config.members = Some(Rc::new(longest(config.index))));
+    let calls = first_messages(&mut world, 2);
+    assert!(!calls.is_empty());
+    calls.iter().for_each(|call| assert!(call.len() < 1280, "{}", call.len()));
+    world.run_for(Duration::from_millis(200));
+    assert!(is_open(&world), "and it is understood");
+}
+
 /// By whichever end, and by the end that calls as well as the one that is called.
 #[test]
 fn whom_either_end_does_not_believe_it_has_nothing_to_do_with() {

@@ -229,7 +229,7 @@ impl Managed {
                 self.follows_at = Some(Instant::now());
             }
             Heard::Told(ToNode::Member { certificate, revoked }) => {
-                self.certify(Certified { certificate, revoked }, hands);
+                self.certify(self.certified.renewed(certificate, revoked), hands);
             }
             // The session does with these what there is to do.
             Heard::Told(ToNode::Challenge { .. } | ToNode::Refused { .. }) => {}
@@ -258,13 +258,11 @@ impl Managed {
     /// Tells the card what the node shows to others of its fabric, and whom it believes.
     pub(super) fn tell_members(&self, agent: &mut Agent) {
         let Some(authority) = authority_key_of(&self.membership.authority) else { return };
-        let mut revoked = self.certified.revoked.clone();
-        revoked.sort_unstable();
         let members = Members {
             fabric: self.membership.fabric.0,
             authority,
             certificate: self.certificate().unwrap_or_default().into(),
-            revoked: revoked.into(),
+            revoked: self.certified.revoked.clone().into(),
             only_members: self.only_members,
             clock_ahead_ms: 0,
         };
