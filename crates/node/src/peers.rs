@@ -285,12 +285,16 @@ impl<'m> Peers<'m> {
         let mut peer = Peer::new(cells, journal, card, place, seed, now);
         peer.hear_of(self.heard.get(&peer.node()).copied().unwrap_or_default());
         peer.channel.set_members(self.members.clone());
+        peer.is_cut_off = self.is_revoked(peer.node());
         self.places[place] = Some(peer);
     }
 
     /// What this node knows of its fabric from now on.
     pub(crate) fn set_members(&mut self, members: Option<Rc<Members>>) {
-        self.places.iter_mut().flatten().for_each(|peer| peer.channel.set_members(members.clone()));
+        for peer in self.places.iter_mut().flatten() {
+            peer.channel.set_members(members.clone());
+            peer.is_cut_off = members.as_ref().is_some_and(|members| members.is_revoked(peer.node()));
+        }
         self.members = members;
     }
 
