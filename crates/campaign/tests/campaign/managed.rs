@@ -214,7 +214,6 @@ fn a_guest_does_not_notice_that_managers_die() {
 
 /// A line is enough for a node that belongs to no fabric, and for one that was removed it is not.
 #[test]
-#[ignore = "it was not seen to pass yet"]
 fn who_was_removed_has_nothing_by_a_line_either() {
     let _place = gate::waits();
     let world = World::new(&WorldConfig::default()).unwrap();
