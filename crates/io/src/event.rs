@@ -667,6 +667,13 @@ events! {
     Warning "manager-lost" ManagerLost {} [why: String]
     => "no manager is heard, and all goes on as was told last: {why}"
 
+    /// What the node shows of itself to others of the fabric is not good at this time.
+    Warning "certificate-unfit" CertificateUnfit {} [why: String] => "{why}"
+
+    /// A node does not belong to the fabric any more.
+    Info "node-removed" NodeRemoved { node: String }
+    => "node {node} was removed from the fabric: nothing of it is heard any more, and what it had here ends"
+
     /// It has decided something about a function that is lent here.
     Info "function-managed" FunctionManaged { function: String, generation: u64 } [what: String]
     => "{function} {what}, by generation {generation}"

@@ -62,6 +62,8 @@ pub(crate) enum ToCard {
     Heard(NodeId, [Option<Address>; MAX_RAILS]),
     /// On which rails of this node, as bits, another one hears notices to all.
     Member(NodeId, u8),
+    /// What the node knows of its fabric: comes with [that](node::Members).
+    Fabric,
     /// One of those who do has told all that a rail seems to have failed.
     Notice(Notice),
     /// The machine may go on somewhere else, too: new keys, from these random bytes, and another life to call itself by
@@ -597,6 +599,7 @@ mod tests {
             ToCard::Rail(RailId::ALL[1], ToRail::Go),
             ToCard::RenewKeys { seed: Secret([0; 32]), life: None },
             ToCard::Carriers(1),
+            ToCard::Fabric,
             ToCard::Heard(NodeId::numbered(1), [None; MAX_RAILS]),
             ToCard::Heard(NodeId::numbered(2), [None; MAX_RAILS]),
             ToCard::Member(NodeId::numbered(1), 1),

@@ -11,6 +11,7 @@
 
 mod answered;
 mod capacity;
+mod certificate;
 mod choice;
 mod cipher;
 mod entry;
@@ -37,6 +38,7 @@ mod transmit;
 mod x25519;
 
 pub use answered::CallName;
+pub use certificate::{CERTIFICATE_MAX, Certificate, Fault, Members};
 pub use choice::RailMode;
 pub use cipher::{Cipher, Protection};
 pub use entry::{Applied, Assignment, Entry, Holder, Possession};

@@ -6,7 +6,7 @@ use manager::Now;
 use manager::model::WallTime;
 
 /// What the wall says.
-pub(crate) fn wall() -> WallTime {
+pub fn wall() -> WallTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -4,6 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`authority`] | how a fabric is founded, its certificates, configuration and credentials |
+//! | [`clock`] | the clock of the wall |
 //! | [`client`] | asks a manager, for the command line |
 //! | [`keys`] | proofs of who has which key, and tokens |
 //! | [`server`] | the process: interface, connections of nodes, and the thread that owns the core |
@@ -12,11 +13,12 @@
 //! | [`session`] | a node's connection to its manager |
 //! | [`texts`] | what texts of a request look like, for the description of the interface |
 //! | [`store`] | the files of log, snapshot and backup |
+//! | [`trust`] | whom a node believes |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
 
 pub mod authority;
 pub mod client;
-mod clock;
+pub mod clock;
 pub mod joining;
 pub mod keys;
 pub mod server;
@@ -24,6 +26,6 @@ pub mod session;
 pub mod shapes;
 pub mod store;
 pub mod texts;
-mod trust;
+pub mod trust;
 mod url;
 pub mod wire;

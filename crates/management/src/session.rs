@@ -5,8 +5,8 @@
 use core::time::Duration;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 
 use futures_util::{SinkExt, StreamExt};
 use manager::model::{FabricId, PublicKey};
@@ -52,6 +52,8 @@ pub struct Membership {
     pub pair: NodeKey,
     /// The version of its program.
     pub program: String,
+    /// Its certificate, in base 32, as it is at the time of a connection.
+    pub certificate: Arc<Mutex<String>>,
 }
 
 /// What a node hears.
@@ -237,7 +239,9 @@ impl Link {
         let shared = keys::shared(pair, key).map_err(|error| error.to_string())?;
         let proof = keys::prove(&shared, &proof_text(fabric, node, &nonce));
         let (now, program) = (wall(), program.clone());
-        Ok(FromNode::Hello { version: VERSION, node, proof, now, program })
+        // Nobody panics who has it.
+        let certificate = self.membership.certificate.lock().map(|it| it.clone()).unwrap_or_default();
+        Ok(FromNode::Hello { version: VERSION, node, proof, now, program, certificate })
     }
 
     /// Speaks until the connection ends, and says why it did.

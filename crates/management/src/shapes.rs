@@ -415,6 +415,8 @@ pub struct Joined {
     pub epoch: u64,
     /// The manager's public key (X25519).
     pub manager: String,
+    /// The node's certificate, in base 32: what it shows to other nodes of the fabric.
+    pub certificate: String,
 }
 
 /// What went wrong (RFC 9457), as `application/problem+json`.

@@ -4,9 +4,9 @@
 //! node                                manager
 //!   ── connects, TLS with the pinned authority ──►
 //!   ◄── Challenge { nonce, key } ──
-//!   ── Hello { node, proof } ──►              proof: HMAC-SHA256 under the secret that both keys share
+//!   ── Hello { node, proof, certificate } ──►  proof: HMAC-SHA256 under the secret that both keys share
 //!   ── About ──►
-//!   ◄── Greet { epoch } ──
+//!   ◄── Greet { epoch }, Member ──
 //!   ── Report(Inventory) ──►
 //!   ◄── Lender, Borrower ──                   again and again, whatever changes
 //!   ── Report(..), About, Events ──►
@@ -51,6 +51,14 @@ pub enum ToNode {
     Greet {
         /// Its epoch.
         epoch: u64,
+    },
+    /// By what the node shows that it belongs to the fabric, and who does not any more: with each greeting, when that
+    /// changes, and each day.
+    Member {
+        /// Its certificate ([`link::Certificate`]), in base 32.
+        certificate: String,
+        /// Nodes that were removed, in order.
+        revoked: Vec<NodeId>,
     },
     /// What a lender shall have in its table: see [`manager::Effect::TellLender`].
     Lender {
@@ -105,6 +113,9 @@ pub enum FromNode {
         now: WallTime,
         /// The version of its program.
         program: String,
+        /// Its certificate, in base 32; empty: it has none. A manager that was restored or rebuilt knows by that whom it
+        /// has to do with.
+        certificate: String,
     },
     /// What it is like; whenever that changes.
     About(About),

@@ -23,6 +23,8 @@ pub(crate) enum Rule {
     HearFirst,
     /// A greater generation of a lender is taken over.
     AdoptGreater,
+    /// Only while a manager that was restored listens a lender says who has its function.
+    ClaimsAfterRestore,
     /// "Applied" counts for the generation that it is about.
     CheckApplied,
     /// A node that is heard anew is told again what it is to have.

@@ -328,7 +328,8 @@ impl<'a> Judge<'a> {
         };
         let Some(of) = loan.occupied() else { return (reported.generation, loan, false) };
         let next = LoanGeneration(reported.generation.0.saturating_add(1));
-        if !self.has_room(known, of.place) {
+        let may_claim = self.may_claim(known, of) || canary::is_off(Rule::ClaimsAfterRestore);
+        if !may_claim || !self.has_room(known, of.place) {
             return (next, Loan::Ended { since }, true);
         }
         if let Some(other) = self.state.in_slot(of.place).filter(|it| Some(it.key) != own) {
@@ -340,6 +341,13 @@ impl<'a> Judge<'a> {
             // Nobody else gets the slot before the lender has ended it.
             false => (next, Loan::Forced { from: of, since }, true),
         }
+    }
+
+    /// Whether a lender may know better than this manager who has its function: where a manager was restored or made
+    /// anew, until the lender was heard. Else only what is so already: nobody takes a slot by saying that it is theirs.
+    fn may_claim(&self, known: Option<&Function>, of: Assignment) -> bool {
+        let is_closed = self.state.restore().is_some_and(|restore| restore.is_closed);
+        is_closed || !self.state.is_heard(self.node) || known.is_some_and(|it| it.loan.occupied() == Some(of))
     }
 
     fn has_room(&self, known: Option<&Function>, place: Place) -> bool {

@@ -244,6 +244,10 @@ impl fmt::Display for Refusal {
             Self::Domains { most } => write!(f, "a node has 1 to {most} domains, a power of two"),
             Self::Full { what, most } => write!(f, "there is no room for more {what} than {most}"),
             Self::LastAdministrator => write!(f, "this is the last administrator's: make another one first"),
+            Self::Restoring { unheard: 0, .. } => write!(
+                f,
+                "the manager was restored and knows no node yet: wait until all have come, then end the restore"
+            ),
             Self::Restoring { unheard, first } => {
                 let such = first.as_ref().map(|name| format!(", such as `{name}`")).unwrap_or_default();
                 write!(

@@ -85,9 +85,9 @@ pub use link::information;
 pub use link::pair::{COPIES, FunctionId, LobbyStats, OfferCells, Stats as ChannelStats};
 pub use link::path::SHM_WINDOW;
 pub use link::{
-    Applied, Assignment, Cipher, Entry, GroupKey, Holder, KEY_BYTES, Lender, Name, NodeKey, Notice,
-    NoticeCause, PROOF_LEN, Possession, Protection, PublicKey, REKEY_FRAMES, RailMode, Secret, Tenancy,
-    is_proof, prove,
+    Applied, Assignment, Certificate, Cipher, Entry, Fault, GroupKey, Holder, KEY_BYTES, Lender, Members,
+    Name, NodeKey, Notice, NoticeCause, PROOF_LEN, Possession, Protection, PublicKey, REKEY_FRAMES, RailMode,
+    Secret, Tenancy, is_proof, prove,
 };
 pub use pcie::Bdf;
 

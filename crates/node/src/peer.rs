@@ -112,6 +112,8 @@ pub(crate) struct Peer<'m> {
     known: BTreeMap<StreamId, usize>,
     /// The channel may have a frame to send: since the last step nobody has been told that it has none.
     may_transmit: bool,
+    /// Its node was removed from the fabric: but for handshakes, in which it is told so, it hears nothing.
+    pub(crate) is_cut_off: bool,
     /// When the channel is to be looked at, as far as that is known.
     deadline: StdCell<Deadline>,
     /// Whose place it is.
@@ -157,6 +159,7 @@ impl<'m> Peer<'m> {
             located: card.holders.iter().find(|holder| holder.key == key).copied(),
             known: BTreeMap::new(),
             may_transmit: true,
+            is_cut_off: false,
             deadline: StdCell::default(),
             key,
             node: key.id(),
@@ -483,12 +486,16 @@ impl<'m> Peer<'m> {
             let (egress, to) = (egress_of(copy.path, place), Some(copy.to));
             return Some(Outgoing { egress, to, len, is_last: false });
         }
-        // What goes to a peer whose address is not known is dropped, as a network would.
+        // What goes to a peer whose address is not known is dropped, as a network would. So is what goes to a removed one,
+        // which would take it for a sign that all is well.
         loop {
             let Some(frame) = self.channel.poll_transmit(now, room, view) else {
                 self.may_transmit = false;
                 return None;
             };
+            if self.is_cut_off && !frame.is_handshake {
+                continue;
+            }
             let egress = egress_of(frame.path, place);
             if let Egress::Shm(_) = egress {
                 return Some(Outgoing { egress, to: None, len: frame.len, is_last: frame.is_last });

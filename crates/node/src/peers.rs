@@ -3,13 +3,14 @@
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use base::Instant;
 use base::ids::{Group, LifeId, NodeId};
 use base::ledger::{Journal, RegionError};
 use base::times::SILENCE;
 use link::pair::{COPIES, Channel, Known, Presence};
-use link::{PublicKey, derive};
+use link::{Members, PublicKey, derive};
 
 use crate::cells::{NodeLedger, PeerCells, SPARE_PEERS, peer_places};
 use crate::config::{CardConfig, LoanRole};
@@ -35,6 +36,8 @@ pub(crate) struct Peers<'m> {
     made: u64,
     /// Where somebody has said that nodes are today.
     heard: BTreeMap<NodeId, ByRail>,
+    /// What this node knows of its fabric, if it belongs to one.
+    members: Option<Rc<Members>>,
 }
 
 /// Nodes of which that is remembered: more than a card borrows from.
@@ -54,7 +57,7 @@ pub(crate) enum Entry {
 impl<'m> Peers<'m> {
     /// Those that the ledger has, but for whom this card has nothing to do with any more.
     pub(crate) fn new(ledger: &NodeLedger<'m>, card: &CardConfig, now: Instant) -> Self {
-        let mut peers = Self { places: Vec::new(), made: 0, heard: BTreeMap::new() };
+        let mut peers = Self { places: Vec::new(), made: 0, heard: BTreeMap::new(), members: None };
         for (place, cells) in ledger.peers() {
             if let Some(key) = cells.key().filter(|key| card.may_meet(key.id(), cells.group())) {
                 peers.occupy(place, (key, cells), ledger.journal, card, now);
@@ -281,7 +284,23 @@ impl<'m> Peers<'m> {
         let seed = self.seed(card, self.made);
         let mut peer = Peer::new(cells, journal, card, place, seed, now);
         peer.hear_of(self.heard.get(&peer.node()).copied().unwrap_or_default());
+        peer.channel.set_members(self.members.clone());
+        peer.is_cut_off = self.is_revoked(peer.node());
         self.places[place] = Some(peer);
+    }
+
+    /// What this node knows of its fabric from now on.
+    pub(crate) fn set_members(&mut self, members: Option<Rc<Members>>) {
+        for peer in self.places.iter_mut().flatten() {
+            peer.channel.set_members(members.clone());
+            peer.is_cut_off = members.as_ref().is_some_and(|members| members.is_revoked(peer.node()));
+        }
+        self.members = members;
+    }
+
+    /// Whether a node was removed from the fabric of this one.
+    pub(crate) fn is_revoked(&self, node: NodeId) -> bool {
+        self.members.as_ref().is_some_and(|members| members.is_revoked(node))
     }
 
     /// Somebody says that a node is here, by rail; or nobody does any more.

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use base::ids::{Incarnation, NodeId};
 use base::ledger::Layout;
-use link::Name;
 use link::pair::{self, OpenRefusal};
+use link::{Fault, Name};
 use serde::{Deserialize, Serialize};
 
 /// Why a lender does not lend.
@@ -47,6 +47,20 @@ pub enum Refusal {
     Version,
     /// The lender has no room for another node, or for another stream.
     NoRoom,
+    /// The lender does not take the certificate of this node.
+    Certificate {
+        /// What is wrong with it.
+        fault: Fault,
+        /// The lender's clock, in milliseconds since 1970.
+        clock: u64,
+    },
+    /// This node does not take the certificate of the lender.
+    Untrusted {
+        /// What is wrong with it.
+        fault: Fault,
+        /// This node's clock.
+        clock: u64,
+    },
     /// For a reason that a later version knows.
     Unknown {
         /// Its number.
@@ -63,6 +77,8 @@ impl From<pair::Refusal> for Refusal {
             pair::Refusal::NotAllowed => Self::NotAllowed,
             pair::Refusal::Version => Self::Version,
             pair::Refusal::NoRoom => Self::NoRoom,
+            pair::Refusal::Certificate { fault, clock } => Self::Certificate { fault, clock },
+            pair::Refusal::Untrusted { fault, clock } => Self::Untrusted { fault, clock },
             pair::Refusal::Unknown { verdict } => Self::Unknown { verdict },
         }
     }

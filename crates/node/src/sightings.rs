@@ -3,6 +3,7 @@
 
 use base::ids::NodeId;
 use base::ledger::{Counter, Layout};
+use link::Fault;
 use link::pair::FunctionId;
 use zerocopy::FromBytes;
 
@@ -11,12 +12,15 @@ use crate::cells::Address;
 /// How many are remembered. Whoever was refused makes room for others, who came longest ago first.
 const SIGHTINGS: usize = 32;
 
+/// Faults of certificates have numbers from here on.
+const CERTIFICATE: u64 = 32;
+
 /// Words of an id and of an address.
 const NODE_WORDS: usize = NodeId::BYTES.div_ceil(8);
 const ADDRESS_WORDS: usize = size_of::<Address>().div_ceil(8);
 
 /// What was seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Cause {
     /// It stands on no list.
     NotAllowed,
@@ -34,6 +38,8 @@ pub enum Cause {
     OwnRefusal,
     /// The node at this address has something of this one and refuses it: it has seen a later life of it.
     OwnOutdated,
+    /// This is wrong with the certificate that it shows. Times are kept as seconds.
+    Certificate(Fault),
 }
 
 impl Cause {
@@ -49,6 +55,9 @@ impl Cause {
     ];
 
     fn code(self) -> u64 {
+        if let Self::Certificate(fault) = self {
+            return CERTIFICATE + u64::from(fault.code().0);
+        }
         1 + Self::ALL.iter().position(|cause| *cause == self).unwrap_or_default() as u64
     }
 
@@ -57,7 +66,7 @@ impl Cause {
     fn rank(self) -> u8 {
         match self {
             Self::NotAllowed | Self::Unproven | Self::NoRoom => 1,
-            Self::Twin | Self::OwnOutdated | Self::UnknownGeneration => 2,
+            Self::Twin | Self::OwnOutdated | Self::UnknownGeneration | Self::Certificate(_) => 2,
             Self::OwnTwin | Self::OwnRefusal => 3,
         }
     }
@@ -104,7 +113,11 @@ struct Row {
 impl Sightings {
     /// Remembers one, in no step: what a card that dies has not said is seen again.
     pub(crate) fn note(&self, cause: Cause, node: NodeId, function: Option<FunctionId>, at: Option<Address>) {
-        let head = cause.code() << 48 | function.map_or(0, |function| 1 << 32 | u64::from(function.0));
+        let time = match cause {
+            Cause::Certificate(fault) => (fault.code().1 / 1000).min(u32::MAX.into()),
+            _ => 0,
+        };
+        let head = cause.code() << 48 | function.map_or(time, |function| 1 << 32 | u64::from(function.0));
         let node = words::<NODE_WORDS>(&node.0);
         let is_it = |row: &&Row| row.head.get() == head && row.node.each_ref().map(Counter::get) == node;
         let known = self.rows.iter().find(is_it);
@@ -127,7 +140,11 @@ impl Row {
     }
 
     fn cause(&self) -> Option<Cause> {
-        let code = self.head.get() >> 48;
+        let (code, seconds) = (self.head.get() >> 48, self.head.get() & u64::from(u32::MAX));
+        let fault = code.checked_sub(CERTIFICATE).and_then(|fault| fault.try_into().ok());
+        if let Some(fault) = fault.and_then(|fault| Fault::from_code(fault, 1000 * seconds)) {
+            return Some(Cause::Certificate(fault));
+        }
         Cause::ALL.into_iter().find(|cause| cause.code() == code)
     }
 

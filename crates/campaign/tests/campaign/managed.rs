@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, binary, borrow_command, kill_card, status};
+use crate::events;
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary, borrow_command, kill_card, status};
 use campaign::fabric::Fabric;
 use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::process::{Process, poll_until, run_to_end};
@@ -272,6 +273,80 @@ fn a_limit_is_changed_under_a_guest_and_stays() {
     fabric.told(&["unassign", "store/nvme0"]).unwrap();
     assert_eq!(vm.kernel_trouble().unwrap(), Vec::<Message>::new());
     vm.shutdown().unwrap();
+    for node in [&mut desk, &mut store.process, &mut fabric.manager] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
+/// A line is enough for a node that belongs to no fabric, and for one that was removed it is not.
+#[test]
+fn who_was_removed_has_nothing_by_a_line_either() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let mut fabric = Fabric::found(machine).unwrap();
+    fabric.join(machine, "store").unwrap();
+    fabric.join(machine, "desk").unwrap();
+    let mut store = start_store(machine);
+    let mut guest = Borrower::start_as(machine, "guest", &store.lines[0], &[]).unwrap();
+    let mut desk = Borrower::start_as(machine, "desk", &store.lines[1], &["--no-shm"]).unwrap();
+    let id = status(machine, "desk").unwrap()["node"]["id"].as_str().unwrap().to_owned();
+    fabric.wait_row("node", "desk", LONG, is_state("reachable")).unwrap();
+    let mut seen = events::follow(machine, "store");
+    let mut own = events::follow(machine, "desk");
+    fabric.told(&["node", "remove", "desk"]).unwrap();
+    assert_eq!(events::next(&mut seen, "node-removed")["node"], id);
+    let up = |machine: &Machine, name: &str| status(machine, name).unwrap()["loans"][0]["state"] == "up";
+    poll_until("the end of its loan", LONG, || Ok((!up(machine, "desk")).then_some(()))).unwrap();
+    assert!(up(machine, "guest"), "the others notice nothing");
+    // It calls again, and is told why not; so is its lender, also after both were started again.
+    let refused = events::next(&mut own, "loan-refused");
+    assert_eq!(refused["reason"], "certificate", "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("removed"), "{refused}");
+    let told = events::next(&mut seen, "caller-refused");
+    assert_eq!((&told["reason"], &told["node"]), (&"certificate".into(), &id.clone().into()), "{told}");
+    desk.process.kill_tree().unwrap();
+    kill_card(machine, "store", LONG).unwrap();
+    let line = borrow_command(machine, "desk", &store.lines[1], &["--io-timeout", "5"]).unwrap();
+    let again = run_to_end(line, &machine.dir().join("logs"), "again", LONG).unwrap();
+    assert_eq!(again.code, Some(3), "{}", again.stderr);
+    assert!(again.stderr.contains("removed from the fabric"), "{}", again.stderr);
+    for node in [&mut guest.process, &mut store.process, &mut fabric.manager] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
+/// The manager's state is lost: nodes come with their certificates, the lender says who has what, and no loan notices.
+#[test]
+fn a_manager_whose_state_is_lost_is_rebuilt() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let mut fabric = Fabric::found(machine).unwrap();
+    fabric.join(machine, "store").unwrap();
+    fabric.join(machine, "desk").unwrap();
+    let mut store = start_store(machine);
+    let mut desk = start_desk(machine, None);
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
+    wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
+    fabric.manager.kill().unwrap();
+    std::fs::remove_dir_all(machine.dir().join("fabric/state")).unwrap();
+    let config = machine.dir().join("fabric/manager.toml");
+    let said = fabric.told(&["manager", "rebuild", "--config", config.to_str().unwrap()]).unwrap();
+    assert!(said.contains("end-restore"), "{said}");
+    fabric.start_again().unwrap();
+    let row = fabric.wait_row("function", "store/nvme0", LONG, is_state("applied")).unwrap();
+    assert_eq!(row["generation"], 1, "{row}");
+    fabric.wait_row("node", "desk", LONG, is_state("reachable")).unwrap();
+    wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
+    fabric.told(&["manager", "end-restore"]).unwrap();
+    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    fabric.told(&["unassign", "store/nvme0"]).unwrap();
+    wait_slot(machine, "vm/a", |loan| loan.is_none_or(|loan| loan["state"] == "vacant"));
+    fabric.told(&["assign", "store/nvme1", "vm/a"]).unwrap();
+    wait_slot(machine, "vm/a", |loan| has(loan, "nvme1"));
     for node in [&mut desk, &mut store.process, &mut fabric.manager] {
         assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     }

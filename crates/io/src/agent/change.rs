@@ -5,12 +5,14 @@
 //! had been killed: that costs the others some milliseconds, as any death does.
 
 use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use node::{LoanKind, MAX_DRIVES, MAX_LOANS, Whereabouts};
 
 use super::drives::Seen;
 use super::lenders::Lenders;
 use super::{Agent, AgentEvent, DriveEnd, DriveSpec, Edge, LoanEnd, LoanSpec, clients};
+use crate::card::now;
 use crate::messages::{ToCard, ToDrive};
 use crate::plan::{self, Allowed, DriveComing};
 
@@ -52,6 +54,16 @@ pub(super) enum Told {
     ByMessage,
     /// The next one finds it in its plan.
     ByPlan,
+}
+
+/// By how much the clock of the wall may be off before the card is told.
+const CLOCK_STEP_MS: u64 = 1000;
+
+/// By how much the clock of the wall is ahead of that of agent and card.
+fn clock_ahead_ms() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let wall = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
+    wall.saturating_sub(now().as_nanos() / 1_000_000)
 }
 
 impl Agent {
@@ -243,6 +255,34 @@ impl Agent {
                 self.tell(ToCard::Drive(drive, ToDrive::Allow));
             }
             Err(error) => self.replan(&error),
+        }
+    }
+
+    /// What the node knows of its fabric from now on, for this card and each that comes after it.
+    ///
+    /// # Errors
+    /// The system has no memory for it.
+    pub fn set_fabric(&mut self, members: node::Members) -> io::Result<()> {
+        let members = node::Members { clock_ahead_ms: clock_ahead_ms(), ..members };
+        let paper = plan::write(self.spec.identity.id(), &members)?;
+        self.fabric = Some(members);
+        if let Some(card) = &mut self.card {
+            card.fabric = Some(paper);
+            self.tell(ToCard::Fabric);
+        }
+        Ok(())
+    }
+
+    /// The clock of the wall may have been set since the card was told of it.
+    ///
+    /// # Errors
+    /// The system has no memory to say so.
+    pub fn look_at_clock(&mut self) -> io::Result<()> {
+        let is_other =
+            |known: &node::Members| known.clock_ahead_ms.abs_diff(clock_ahead_ms()) > CLOCK_STEP_MS;
+        match self.fabric.take_if(|known| is_other(known)) {
+            Some(members) => self.set_fabric(members),
+            None => Ok(()),
         }
     }
 

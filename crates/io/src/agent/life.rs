@@ -29,6 +29,8 @@ pub(super) struct LiveCard {
     pub(super) coming: BTreeMap<usize, OwnedFd>,
     /// and of who may have one.
     pub(super) allowed: BTreeMap<usize, OwnedFd>,
+    /// What the node knows of its fabric, on its way.
+    pub(super) fabric: Option<OwnedFd>,
 }
 
 impl Agent {
@@ -158,11 +160,14 @@ impl Agent {
         self.neighbours.agreements().for_each(|shared| outbox.push(shared));
         self.lenders_at.all().for_each(|(node, at)| outbox.push(ToCard::Heard(node, at)));
         self.members.iter().for_each(|(node, rails)| outbox.push(ToCard::Member(*node, *rails)));
+        self.fabric.iter().for_each(|_| outbox.push(ToCard::Fabric));
         self.captures.forget_ended();
         self.captures.all().for_each(|(place, wish)| outbox.push(ToCard::Capture { place, wish }));
         let (coming, allowed) = (BTreeMap::new(), BTreeMap::new());
         let memory_bytes = self.mapping.len();
-        let card = LiveCard { child, messages: ours, outbox, memory_bytes, coming, allowed };
+        let write = |members| crate::plan::write(self.spec.identity.id(), members);
+        let fabric = self.fabric.as_ref().map(write).transpose()?;
+        let card = LiveCard { child, messages: ours, outbox, memory_bytes, coming, allowed, fabric };
         let card = self.card.insert(card);
         self.waiter.register(card.child.as_fd(), token::CARD, Interest::READ)?;
         self.waiter.register(card.messages.as_fd(), token::MESSAGES, Interest::READ)?;
@@ -180,7 +185,7 @@ impl Agent {
         if let Some(card) = &mut self.card {
             let (clients, neighbours, slots) = (&self.clients, &self.neighbours, &self.slots);
             let (coming, allowed, spec) = (&card.coming, &card.allowed, &self.spec);
-            let captures = &self.captures;
+            let (captures, fabric) = (&self.captures, &card.fabric);
             card.outbox.flush(card.messages.as_fd(), |message| match message {
                 ToCard::Loan(loan, ToLoan::Connection { slot }) => {
                     clients.connection(loan.place, *slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
@@ -203,6 +208,9 @@ impl Agent {
                 }
                 ToCard::Drive(drive, ToDrive::Allow) => {
                     allowed.get(drive).map_or(Enclosure::Gone, |paper| Enclosure::Descriptor(paper.as_fd()))
+                }
+                ToCard::Fabric => {
+                    fabric.as_ref().map_or(Enclosure::Gone, |paper| Enclosure::Descriptor(paper.as_fd()))
                 }
                 ToCard::Parked { number } => slots.parked(*number),
                 ToCard::Capture { place, .. } => captures

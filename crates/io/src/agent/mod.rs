@@ -373,6 +373,8 @@ pub struct Agent {
     notices: Vec<Notice>,
     /// Those who hear them, each with the rails of this node, as bits, on which it does.
     members: BTreeMap<NodeId, u8>,
+    /// What the node knows of its fabric, if it belongs to one.
+    fabric: Option<node::Members>,
     doubted: RateLimited,
     /// How far the card is with what the node's table says.
     entries: Entries,
@@ -452,6 +454,7 @@ impl Agent {
             waiter,
             vm_generation,
             carriers,
+            fabric: None,
             was_restored: false,
             restored_as: None,
             card: None,

@@ -27,7 +27,7 @@ use base::ledger::RawMemory;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use node::{Card, CardEvent, LoanConfig, Persist};
+use node::{Card, CardEvent, LoanConfig, Members, Persist};
 
 pub(crate) use self::media::lost_by;
 pub(crate) use self::parked::InHand;
@@ -419,6 +419,14 @@ impl<'m> Driver<'m> {
                 ToCard::Carriers(lost) => self.card.set_lost_carriers(self.now, lost),
                 ToCard::Heard(node, at) => self.card.hear_of(node, at),
                 ToCard::Member(node, rails) => self.card.set_member(node, rails),
+                ToCard::Fabric => {
+                    if let Some(paper) = enclosed.next() {
+                        // Told twice at once, it was read and wiped by the first.
+                        if let Ok((_, members)) = plan::take::<Members>(paper) {
+                            self.card.set_members(self.now, Some(members));
+                        }
+                    }
+                }
                 ToCard::Notice(notice) => self.card.heed_member(self.now, notice),
                 ToCard::RenewKeys { seed, life } => self.card.renew_keys(self.now, seed.0, life),
                 ToCard::ShutDown => {

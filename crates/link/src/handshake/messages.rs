@@ -9,10 +9,11 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::answered::Attempt;
+use crate::certificate::{CERTIFICATE_MAX, Shown};
 use crate::frame::{Header, VERSION};
 
 /// Bytes of a first message before it is sealed: the longest answer is no longer.
-pub(crate) const PROPOSAL_LEN: usize = 256;
+pub(crate) const PROPOSAL_LEN: usize = 512;
 /// Bytes of the longest message that is read, before it is sealed: a later version has more to say.
 pub(crate) const MAX_MESSAGE: usize = 1024;
 
@@ -57,6 +58,8 @@ pub(crate) struct Proposal {
     pub(crate) ciphers: u8,
     /// Streams that the caller takes at once.
     pub(crate) streams: u32,
+    /// What the fabric's authority says of the caller, if it belongs to one.
+    pub(crate) certificate: Shown,
     /// False: it speaks no version of ours, or says something critical that is unknown here. Only the speaker and the
     /// attempt are of use then.
     pub(crate) is_understood: bool,
@@ -82,8 +85,13 @@ pub(crate) struct Answer {
     pub(crate) positions: Positions,
     /// As in the proposal.
     pub(crate) streams: u32,
-    /// Of a refusal: the greatest incarnation of the refused node that the speaker has seen.
+    /// Of a refusal: the greatest incarnation of the refused node that the speaker has seen; for a certificate, the
+    /// speaker's clock.
     pub(crate) seen: u64,
+    /// Of a refusal for a certificate: from when or until when that is good.
+    pub(crate) limit: u64,
+    /// What the fabric's authority says of the speaker.
+    pub(crate) certificate: Shown,
 }
 
 pub(crate) mod verdict {
@@ -112,6 +120,9 @@ mod tag {
     /// Of a refusal.
     pub(super) const SEEN: u8 = CRITICAL | 9;
     pub(super) const STREAMS: u8 = 10;
+    pub(super) const CERTIFICATE: u8 = 11;
+    /// What does not fit into the field before.
+    pub(super) const CERTIFICATE_REST: u8 = 12;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -157,7 +168,7 @@ impl<'a> Iterator for Fields<'a> {
 
 /// What was read so far, by field.
 #[derive(Default)]
-struct Read {
+struct Read<'a> {
     /// Something critical is unknown here.
     has_unknown: bool,
     versions: Option<[u8; 2]>,
@@ -167,13 +178,14 @@ struct Read {
     limits: Option<RawLimits>,
     ciphers: Option<u8>,
     agreed: Option<RawAgreed>,
-    seen: Option<U64>,
+    seen: Option<[U64; 2]>,
     streams: Option<U32>,
+    certificate: [Option<&'a [u8]>; 2],
 }
 
-impl Read {
+impl<'a> Read<'a> {
     /// Reads all fields. `None` if one is malformed, or stands twice.
-    fn all(message: &[u8]) -> Option<Self> {
+    fn all(message: &'a [u8]) -> Option<Self> {
         let mut read = Self::default();
         for field in (Fields { rest: message }) {
             let (tag, value) = field?;
@@ -182,7 +194,7 @@ impl Read {
         Some(read)
     }
 
-    fn field(&mut self, tag: u8, value: &[u8]) -> Option<()> {
+    fn field(&mut self, tag: u8, value: &'a [u8]) -> Option<()> {
         match tag {
             tag::VERSIONS => once(&mut self.versions, prefix(value)?),
             tag::WHO => once(&mut self.who, prefix(value)?),
@@ -193,6 +205,8 @@ impl Read {
             tag::AGREED => once(&mut self.agreed, prefix(value)?),
             tag::SEEN => once(&mut self.seen, prefix(value)?),
             tag::STREAMS => once(&mut self.streams, prefix(value)?),
+            tag::CERTIFICATE => once(&mut self.certificate[0], value),
+            tag::CERTIFICATE_REST => once(&mut self.certificate[1], value),
             other => {
                 self.has_unknown |= other & tag::CRITICAL != 0;
                 Some(())
@@ -204,6 +218,13 @@ impl Read {
     fn is_understood(&self) -> bool {
         let speaks = self.versions.is_some_and(|[least, most]| (least..=most).contains(&VERSION));
         speaks && !self.has_unknown
+    }
+
+    /// What is longer than any certificate is cut, and so none that anybody has signed.
+    fn certificate(&self) -> Shown {
+        let [first, rest] = self.certificate.map(Option::unwrap_or_default);
+        let room = CERTIFICATE_MAX.saturating_sub(first.len());
+        Shown::new(&[first, &rest[..rest.len().min(room)]]).unwrap_or(Shown::NONE)
     }
 
     /// Who speaks, in which attempt. Zeroes stand for no channel and no life.
@@ -247,6 +268,13 @@ fn put(message: &mut Vec<u8>, tag: u8, value: &[u8]) {
     message.extend(value);
 }
 
+fn put_certificate(message: &mut Vec<u8>, certificate: &Shown) {
+    let mut parts = certificate.as_bytes().chunks(u8::MAX.into());
+    for tag in [tag::CERTIFICATE, tag::CERTIFICATE_REST] {
+        parts.next().into_iter().for_each(|part| put(message, tag, part));
+    }
+}
+
 fn put_speaker(message: &mut Vec<u8>, speaker: &Speaker, attempt: u64) {
     put(message, tag::VERSIONS, &[VERSION, VERSION]);
     let who = RawWho {
@@ -284,8 +312,12 @@ impl Proposal {
         put(&mut message, tag::LIMITS, limits.as_bytes());
         put(&mut message, tag::CIPHERS, &[self.ciphers]);
         put(&mut message, tag::STREAMS, &self.streams.to_le_bytes());
-        let padding = (PROPOSAL_LEN - 2).saturating_sub(message.len());
-        put(&mut message, tag::PADDING, &vec![0; padding.min(u8::MAX.into())]);
+        put_certificate(&mut message, &self.certificate);
+        while let left @ 1.. = PROPOSAL_LEN.saturating_sub(message.len()) {
+            // A field has two bytes of its own, so that one byte cannot be left.
+            let most = if left == usize::from(u8::MAX) + 3 { u8::MAX - 1 } else { u8::MAX };
+            put(&mut message, tag::PADDING, &vec![0; left.saturating_sub(2).min(most.into())]);
+        }
         message
     }
 
@@ -297,7 +329,18 @@ impl Proposal {
         let (max_payload, max_frame) = (limits.max_payload.get(), limits.max_frame.get());
         let positions = read.positions.unwrap_or_default();
         let streams = read.streams.unwrap_or_default().get();
-        Some(Self { speaker, attempt, positions, max_payload, max_frame, ciphers, streams, is_understood })
+        let certificate = read.certificate();
+        Some(Self {
+            speaker,
+            attempt,
+            positions,
+            max_payload,
+            max_frame,
+            ciphers,
+            streams,
+            certificate,
+            is_understood,
+        })
     }
 }
 
@@ -312,8 +355,9 @@ impl Answer {
         put(&mut message, tag::LIMITS, limits.as_bytes());
         put(&mut message, tag::STREAMS, &self.streams.to_le_bytes());
         if self.verdict != verdict::ACCEPTED {
-            put(&mut message, tag::SEEN, &self.seen.to_le_bytes());
+            put(&mut message, tag::SEEN, [self.seen, self.limit].map(u64::to_le_bytes).as_flattened());
         }
+        put_certificate(&mut message, &self.certificate);
         message
     }
 
@@ -323,8 +367,8 @@ impl Answer {
         // Whatever it says, it is of no use.
         let foreign = RawAgreed { verdict: verdict::VERSION, key_id: 0, cipher: 0 };
         let agreed = if read.is_understood() { read.agreed? } else { foreign };
-        let (limits, seen) = match agreed.verdict {
-            verdict::ACCEPTED => (read.limits?, U64::default()),
+        let (limits, [seen, limit]) = match agreed.verdict {
+            verdict::ACCEPTED => (read.limits?, Default::default()),
             verdict::VERSION => Default::default(),
             _ => (read.limits.unwrap_or_default(), read.seen?),
         };
@@ -339,6 +383,8 @@ impl Answer {
             positions: read.positions.unwrap_or_default(),
             streams: read.streams.unwrap_or_default().get(),
             seen: seen.get(),
+            limit: limit.get(),
+            certificate: read.certificate(),
         })
     }
 }
@@ -373,15 +419,28 @@ pub(crate) mod tests {
             max_frame: 9000,
             ciphers: 3,
             streams: 77,
+            certificate: Shown::new(&[&[11; CERTIFICATE_MAX]]).unwrap(),
             is_understood: true,
         }
     }
 
     pub(crate) fn answer() -> Answer {
-        let Proposal { speaker, attempt, positions, max_payload, max_frame, streams, .. } = proposal();
-        let (key_id, cipher, seen) = (1, 2, 9);
-        let verdict = verdict::TWIN;
-        Answer { speaker, attempt, verdict, key_id, cipher, max_payload, max_frame, positions, streams, seen }
+        let Proposal { speaker, attempt, positions, max_payload, max_frame, streams, certificate, .. } =
+            proposal();
+        Answer {
+            speaker,
+            attempt,
+            verdict: verdict::TWIN,
+            key_id: 1,
+            cipher: 2,
+            max_payload,
+            max_frame,
+            positions,
+            streams,
+            seen: 9,
+            limit: 10,
+            certificate,
+        }
     }
 
     #[test]

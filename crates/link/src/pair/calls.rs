@@ -3,6 +3,7 @@
 use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, RailId};
 
 use crate::answered::Attempt;
+use crate::certificate::{Fault, Members, Shown};
 use crate::cipher::{Cipher, Ciphers, Protection};
 use crate::handshake::{Answer, Binding, Positions, Proposal, Responder, Speaker, verdict};
 use crate::identity::{NodeKey, PublicKey};
@@ -30,6 +31,20 @@ pub enum Refusal {
     Version,
     /// It has no room for another channel.
     NoRoom,
+    /// It does not take the certificate of this node.
+    Certificate {
+        /// What is wrong with it.
+        fault: Fault,
+        /// The other one's clock, in milliseconds since 1970.
+        clock: u64,
+    },
+    /// This node does not take the certificate of the other one.
+    Untrusted {
+        /// What is wrong with it.
+        fault: Fault,
+        /// This node's clock.
+        clock: u64,
+    },
     /// For a reason that a later version knows.
     Unknown {
         /// Its number.
@@ -52,6 +67,13 @@ pub enum Why {
     Outdated(Incarnation),
     /// See [`Refusal::Twin`].
     Twin(Name),
+    /// See [`Refusal::Certificate`].
+    Certificate {
+        /// What is wrong with it.
+        fault: Fault,
+        /// This node's clock.
+        clock: u64,
+    },
 }
 
 /// A first message that was read, and whose sender is proven to have the key of its node. It may have come before.
@@ -101,13 +123,19 @@ impl Call {
     /// Answers with no, in the name of a node that has no channel for it. The message goes to `out`; `None` if there is
     /// none, which no key leads to.
     pub(super) fn refuse(self, speaker: Speaker, why: Why, out: &mut Vec<u8>) -> Option<()> {
+        let (mut limit, plain) = (0, Name::default());
         let (verdict, name, seen) = match why {
-            Why::Sealing => (verdict::SEALING, Name::default(), 0),
-            Why::Version => (verdict::VERSION, Name::default(), 0),
-            Why::NotAllowed => (verdict::NOT_ALLOWED, Name::default(), 0),
-            Why::NoRoom => (verdict::NO_ROOM, Name::default(), 0),
-            Why::Outdated(seen) => (verdict::OUTDATED, Name::default(), seen.0),
+            Why::Sealing => (verdict::SEALING, plain, 0),
+            Why::Version => (verdict::VERSION, plain, 0),
+            Why::NotAllowed => (verdict::NOT_ALLOWED, plain, 0),
+            Why::NoRoom => (verdict::NO_ROOM, plain, 0),
+            Why::Outdated(seen) => (verdict::OUTDATED, plain, seen.0),
             Why::Twin(by) => (verdict::TWIN, by, 0),
+            Why::Certificate { fault, clock } => {
+                let (verdict, time) = fault.code();
+                limit = time;
+                (verdict, plain, clock)
+            }
         };
         let answer = Answer {
             speaker: Speaker { name: name.to_bytes(), ..speaker },
@@ -120,6 +148,8 @@ impl Call {
             positions: Positions::default(),
             streams: 0,
             seen,
+            limit,
+            certificate: Shown::NONE,
         };
         self.responder.answer(&answer, out).map(drop)
     }
@@ -142,9 +172,18 @@ impl Refusal {
             verdict::VERSION => Some(Self::Version),
             verdict::NOT_ALLOWED => Some(Self::NotAllowed),
             verdict::NO_ROOM => Some(Self::NoRoom),
-            verdict => Some(Self::Unknown { verdict }),
+            verdict => Some(match Fault::from_code(verdict, answer.limit) {
+                Some(fault) => Self::Certificate { fault, clock: answer.seen },
+                None => Self::Unknown { verdict },
+            }),
         }
     }
+}
+
+/// What a member of a fabric shows of itself.
+pub(super) fn shown(members: Option<&Members>) -> Shown {
+    // A longer one is none.
+    members.and_then(|members| Shown::new(&[&members.certificate])).unwrap_or(Shown::NONE)
 }
 
 /// What the handshake between two nodes is bound to.

@@ -11,6 +11,8 @@
 //! 3. Right after the node was started it knows which lives its functions belong to, and none of them: another life of
 //!    the same node waits until those could have called.
 
+use std::rc::Rc;
+
 use core::time::Duration;
 
 use base::ids::{
@@ -24,6 +26,7 @@ use zerocopy::FromBytes;
 use super::calls::{Call, Line, NO_CHANNEL, Why, agreed_cipher};
 use super::cookies::{Cookies, MARKS_LEN};
 use crate::answered::{AnsweredCells, Attempt, CallName, Order};
+use crate::certificate::{Bearer, Fault, Members};
 use crate::cipher::Protection;
 use crate::frame::{HEADER_LEN, Header, Kind, MAX_RAILS, Prefix, Route, TAG_LEN};
 use crate::handshake::{FIRST_LEN, Responder, Speaker, Unread, derive, is_marked, mark};
@@ -146,6 +149,10 @@ pub struct Lobby<'m> {
     journal: Journal<'m>,
     config: LobbyConfig,
     cookies: Cookies,
+    /// What this node knows of its fabric, if it belongs to one.
+    members: Option<Rc<Members>>,
+    /// Who was not believed last, and why.
+    mistrusted: Option<(NodeId, Fault)>,
     /// Refusals that were made, for entropy.
     attempts: u64,
     /// By rail of ours, who was refused last.
@@ -157,7 +164,27 @@ impl<'m> Lobby<'m> {
     /// The lobby over `cells`, new or found.
     pub fn new(cells: &'m LobbyCells, journal: Journal<'m>, config: LobbyConfig, now: Instant) -> Self {
         let cookies = Cookies::new(&config.seed);
-        Self { cells, journal, config, cookies, attempts: 0, refused: Default::default(), listens_since: now }
+        Self {
+            cells,
+            journal,
+            config,
+            cookies,
+            members: None,
+            mistrusted: None,
+            attempts: 0,
+            refused: Default::default(),
+            listens_since: now,
+        }
+    }
+
+    /// Who was refused since the last time for what is wrong with its certificate.
+    pub fn take_mistrusted(&mut self) -> Option<(NodeId, Fault)> {
+        self.mistrusted.take()
+    }
+
+    /// What this node knows of its fabric from now on.
+    pub fn set_members(&mut self, members: Option<Rc<Members>>) {
+        self.members = members;
     }
 
     /// Functions have come or gone: these are the lives that they belong to.
@@ -265,7 +292,7 @@ impl<'m> Lobby<'m> {
             }
             _ => {}
         }
-        if let Some(why) = self.obstacle(&call, &presence) {
+        if let Some(why) = self.obstacle(now, &call, &presence) {
             return self.say_no(now, call, why, from, frame);
         }
         if self.may_be_before(now, &attempt, &presence) {
@@ -287,7 +314,7 @@ impl<'m> Lobby<'m> {
     }
 
     /// Why nothing can be agreed.
-    fn obstacle(&self, call: &Call, presence: &Presence) -> Option<Why> {
+    fn obstacle(&mut self, now: Instant, call: &Call, presence: &Presence) -> Option<Why> {
         if !call.proposal.is_understood {
             self.cells.stats.dropped_not_understood.add(1);
             return Some(Why::Version);
@@ -297,7 +324,22 @@ impl<'m> Lobby<'m> {
             Presence::NoRoom => return Some(Why::NoRoom),
             Presence::Channel(_) => {}
         }
+        if let Some(why) = self.mistrust(now, call, presence) {
+            return Some(why);
+        }
         agreed_cipher(self.config.protection, &call.proposal).is_none().then_some(Why::Sealing)
+    }
+
+    /// What is wrong with the certificate that is shown, by what this node knows of its fabric.
+    fn mistrust(&mut self, now: Instant, call: &Call, presence: &Presence) -> Option<Why> {
+        let members = self.members.as_ref()?;
+        let is_met =
+            matches!(presence, Presence::Channel(Some(it)) if it.is_met && it.attempt.life == call.life());
+        let bearer = Bearer { key: call.key(), domain: call.domain(), group: call.group, is_met };
+        let fault = members.judge(now, bearer, call.proposal.certificate.as_bytes()).err()?;
+        let clock = members.wall(now);
+        self.mistrusted = Some((call.node(), fault));
+        Some(Why::Certificate { fault, clock })
     }
 
     /// Whether another life of this node than this one has something here, and may still call. Once it is here, its

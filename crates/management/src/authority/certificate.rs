@@ -5,22 +5,25 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::sync::Arc;
 
-use manager::model::{FabricId, WallTime};
+use manager::model::{FabricId, Node, WallTime};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, date_time_ymd,
+    KeyPair, KeyUsagePurpose, PKCS_ED25519, SigningKey, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use thiserror::Error;
 
-use crate::keys::sha256;
+use crate::keys::{random, sha256};
+use crate::trust::authority_key;
 
 /// How long the authority's certificate is good.
 pub const AUTHORITY_DAYS: u64 = 20 * 365;
 /// How long one that it signs is good.
 pub const SERVER_DAYS: u64 = 90;
+/// How long the certificate of a node is good.
+pub const NODE_DAYS: u64 = 30;
 /// How often the manager signs a new one for itself.
 pub const RENEW: Duration = Duration::from_secs(86_400);
 /// By how much earlier than now a certificate begins: clocks differ.
@@ -75,7 +78,8 @@ impl Authority {
     /// # Errors
     /// The library refuses.
     pub fn new(fabric: FabricId, now: WallTime) -> Result<Self, BadCertificate> {
-        let key = KeyPair::generate().map_err(refused)?;
+        // Its signatures are short enough for the first frame of a handshake between nodes.
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(refused)?;
         let certificate = params(fabric, now, AUTHORITY_DAYS).self_signed(&key).map_err(refused)?;
         Ok(Self { fabric, pem: certificate.pem(), certificate: certificate.der().clone(), key })
     }
@@ -89,6 +93,11 @@ impl Authority {
         let certificate = CertificateDer::from_pem_slice(certificate_pem.as_bytes())
             .map_err(|error| read("certificate", error.to_string()))?;
         let key = KeyPair::from_pem(key_pem).map_err(|error| read("key", error.to_string()))?;
+        if !key.is_compatible(&PKCS_ED25519) {
+            let why = "it is not of Ed25519: this fabric is of an earlier release, so make another one with `causeway \
+                       init`, and let the nodes join that";
+            return Err(read("key", why.to_owned()));
+        }
         let public = key.public_key_raw();
         if !certificate.windows(public.len()).any(|part| part == public) {
             return Err(BadCertificate::OtherKey);
@@ -104,6 +113,44 @@ impl Authority {
     /// SHA-256 of its certificate, by which join tokens name it.
     pub fn fingerprint(&self) -> [u8; 32] {
         sha256(&self.certificate)
+    }
+
+    /// Its public key (Ed25519), by which nodes check certificates of others.
+    pub fn public(&self) -> [u8; 32] {
+        // It was made or read as a key of that kind.
+        authority_key(&self.certificate).unwrap_or_default()
+    }
+
+    /// The certificate of a node, for the handshake with others: with its signature, as it goes over the wire.
+    ///
+    /// # Errors
+    /// The library refuses.
+    pub fn certify(&self, node: &Node, now: WallTime) -> Result<Vec<u8>, BadCertificate> {
+        let ms = |days: u64| days * 86_400_000;
+        let certificate = link::Certificate {
+            fabric: self.fabric.0,
+            key: link::PublicKey(node.key.0),
+            serial: u64::from_le_bytes(random()),
+            not_before: now.0.saturating_sub(BACKDATED.as_millis() as u64),
+            not_after: now.0.saturating_add(ms(NODE_DAYS)),
+            base: node.block.base(),
+            domains: node.block.len(),
+            name: node.name.to_string(),
+            groups: node.groups.iter().collect(),
+        };
+        let signature = self.key.sign(&certificate.to_be_signed()).map_err(refused)?;
+        let signature = signature.as_slice().try_into().map_err(|_| BadCertificate::Sign {
+            why: "the signature has another length than those of Ed25519".to_owned(),
+        })?;
+        Ok(certificate.with_signature(&signature))
+    }
+
+    /// What a certificate says that this authority has signed for a node with this key; `None`: it has not, or its time
+    /// is over or has not come.
+    pub fn read(&self, certificate: &[u8], now: WallTime) -> Option<link::Certificate> {
+        let it = link::Certificate::read(certificate, &self.public())?;
+        let is_good = it.fabric == self.fabric.0 && (it.not_before..it.not_after).contains(&now.0);
+        is_good.then_some(it)
     }
 
     /// Its key, for its file.

@@ -87,6 +87,9 @@ pub enum InitError {
     /// The log could not be begun.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What the fabric is made of.
+    #[error(transparent)]
+    Config(BadConfig),
     /// A name cannot be in a certificate.
     #[error(transparent)]
     Certificate(#[from] certificate::BadCertificate),
@@ -120,6 +123,38 @@ pub fn init(dir: &Path, options: &Options) -> Result<Founded, InitError> {
     store::begin(&draft.folder("state")?, fabric, &first)?;
     draft.finish(dir)?;
     Ok(Founded { fabric, config: dir.join("manager.toml"), admin: dir.join("admin.toml") })
+}
+
+/// A fabric has a state again.
+#[derive(Clone, Debug)]
+pub struct Rebuilt {
+    /// Credentials of the administrator.
+    pub admin: PathBuf,
+    /// Where the files are that were there before.
+    pub moved: Option<PathBuf>,
+}
+
+/// Begins the state of a fabric anew from its authority, where the log is lost: the next manager learns from nodes and
+/// their tables what there is. The administrator's credentials beside the configuration are good again, or there are new
+/// ones.
+///
+/// # Errors
+/// See [`InitError`].
+pub fn rebuild(config: &Config, beside: &Path) -> Result<Rebuilt, InitError> {
+    let now = crate::clock::wall();
+    let authority = config.authority().map_err(InitError::Config)?;
+    let admin = beside.with_file_name("admin.toml");
+    let known = Credentials::load(&admin).ok().and_then(|it| it.token.parse::<Token>().ok());
+    let token = known.unwrap_or_default();
+    let first = found(now, Options::default().administrator, token.hash());
+    let moved = store::rebuild(&config.state, config.fabric, &first)?;
+    let credentials = Credentials {
+        url: config.urls.first().cloned().unwrap_or_default(),
+        authority: authority.pem().to_owned(),
+        token: token.reveal(),
+    };
+    store::write_backup(&admin, credentials.text().as_bytes())?;
+    Ok(Rebuilt { admin, moved })
 }
 
 /// The file of an X25519 key.

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use base::ids::NodeId;
+use base::ids::{BASE32, NodeId};
 use futures_util::{SinkExt, StreamExt};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use link::Certificate;
 use manager::model::{PublicKey, WallTime};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
@@ -29,7 +30,7 @@ use super::listen::Place;
 use super::nodes::{Connection, OUTBOX};
 use super::problem::{Failure, Kind};
 use super::unproven::{Guest, Source};
-use crate::keys::{is_proof, random, shared};
+use crate::keys::{is_proof, node_id, random, shared};
 use crate::shapes::Problem;
 use crate::wire::{self, FromNode, HEARTBEAT, MESSAGE_MAX, SILENT, ToNode, proof_text};
 
@@ -134,6 +135,8 @@ struct Hello {
     key: PublicKey,
     program: String,
     clock: Option<String>,
+    /// Of a node that the manager does not know, since it was restored.
+    certificate: Option<Certificate>,
 }
 
 async fn talk(app: &App, line: &mut Line, guest: Guest) -> Result<(), Ends> {
@@ -143,7 +146,8 @@ async fn talk(app: &App, line: &mut Line, guest: Guest) -> Result<(), Ends> {
     drop(guest);
     let (number, node) = (NUMBER.fetch_add(1, Ordering::Relaxed), hello.node);
     let (outbox, mut inbox) = mpsc::channel(OUTBOX);
-    let connection = Connection { number, outbox, program: hello.program, clock: hello.clock };
+    let Hello { program, clock, certificate, .. } = hello;
+    let connection = Connection { number, outbox, program, clock, certificate };
     if !app.core.connected(node, hello.key, connection).await {
         return Err(Some("the manager ends".to_owned()));
     }
@@ -159,7 +163,7 @@ async fn greet(app: &App, line: &mut Line) -> Result<Hello, Ends> {
     line.say(&ToNode::Challenge { version, fabric, key, nonce }).await?;
     let heard = line.hear().await;
     let heard = heard.map_err(|ends| line.is_spent().then(|| MUCH.to_owned()).or(ends))?;
-    let Some(FromNode::Hello { version, node, proof, now, program }) = heard else {
+    let Some(FromNode::Hello { version, node, proof, now, program, certificate }) = heard else {
         return Err(Some("a node says hello first".to_owned()));
     };
     if version != wire::VERSION {
@@ -170,20 +174,34 @@ async fn greet(app: &App, line: &mut Line) -> Result<Hello, Ends> {
     // That a node is unknown, and that its proof is wrong, it hears in the same words: strangers learn nothing.
     let unproven =
         || Some("the node does not belong to this fabric, or not with this key: let it join".to_owned());
-    let look = move |view: &super::core::View<'_>| Ok(view.state().joined(node).map(|node| node.key));
-    let key = app
+    let look = move |view: &super::core::View<'_>| {
+        let known = view.state().node(node).map(|node| node.is_joined().then_some(node.key));
+        Ok((known, view.state().restore().is_some_and(|restore| restore.is_closed)))
+    };
+    let (known, is_restored) = app
         .core
         .of_nodes()
         .look(look)
         .await
         .map_err(|_| Some("the manager cannot look at present".to_owned()))?;
-    let key = key.ok_or_else(unproven)?;
+    // What a manager that was restored or rebuilt does not know, the certificate of the node says.
+    let certified = || {
+        let bytes = BASE32.decode(certificate.as_bytes()).ok()?;
+        let certificate = app.authority.read(&bytes, crate::clock::wall())?;
+        let key = PublicKey(certificate.key.0);
+        (node_id(key) == node).then_some((key, certificate))
+    };
+    let (key, certificate) = match known {
+        Some(known) => (known.ok_or_else(unproven)?, None),
+        None if is_restored => certified().map(|(key, it)| (key, Some(it))).ok_or_else(unproven)?,
+        None => return Err(unproven()),
+    };
     let secret = shared(&app.key, key).map_err(|_| unproven())?;
     if !is_proof(&secret, &proof_text(app.fabric, node, &nonce), &proof) {
         return Err(unproven());
     }
     let program = program.chars().take(VERSION_MAX).collect();
-    Ok(Hello { node, key, program, clock: clocks_differ(now) })
+    Ok(Hello { node, key, program, clock: clocks_differ(now), certificate })
 }
 
 /// What is said of clocks that differ.

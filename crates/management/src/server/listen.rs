@@ -80,7 +80,7 @@ impl Tls {
     /// Signs a new one each day, until the process ends. Connections that are there go on.
     pub(super) async fn renew(
         self,
-        authority: Authority,
+        authority: Arc<Authority>,
         names: Vec<String>,
         events: Events,
         core: Handle,

@@ -41,7 +41,7 @@ use self::listen::Tls;
 use self::metrics::Counters;
 use self::unproven::Unproven;
 use crate::authority::certificate::BadCertificate;
-use crate::authority::{BadConfig, Config};
+use crate::authority::{Authority, BadConfig, Config};
 use crate::keys::NodeKey;
 use crate::store::{Store, StoreError};
 
@@ -86,7 +86,7 @@ struct App {
     counters: Counters,
     fabric: FabricId,
     key: NodeKey,
-    authority: [u8; 32],
+    authority: Arc<Authority>,
     urls: Vec<String>,
     unproven: Unproven,
     ending: Ending,
@@ -121,10 +121,9 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub async fn start(config: &Config) -> Result<Self, ServeError> {
-        let (authority, key) = (config.authority()?, config.key()?);
+        let (authority, key) = (Arc::new(config.authority()?), config.key()?);
         let (store, opened) = Store::open(&config.state, config.fabric)?;
         let tls = Tls::new(&authority, &config.names, opened.state.at())?;
-        let fingerprint = authority.fingerprint();
         if opened.torn > 0 {
             let torn = opened.torn;
             tracing::warn!(torn, "the log's last record was not whole and was cut: nobody had heard of it");
@@ -138,7 +137,7 @@ impl Server {
         let addresses = listeners.iter().filter_map(|it| it.local_addr().ok()).collect();
         let (end, ending) = watch::channel(false);
         let events = Events::new();
-        let Running { handle, ended } = core::start(store, opened, events.clone())?;
+        let Running { handle, ended } = core::start(store, opened, events.clone(), Arc::clone(&authority))?;
         let (counters, urls) = (Counters::default(), config.urls.clone());
         let app = App {
             core: handle,
@@ -146,7 +145,7 @@ impl Server {
             counters,
             fabric: config.fabric,
             key,
-            authority: fingerprint,
+            authority: Arc::clone(&authority),
             urls,
             unproven: Unproven::default(),
             ending: Ending(ending),

@@ -4,12 +4,14 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::ids::NodeId;
-use manager::model::Block;
+use link::Certificate;
+use manager::model::{Block, WallTime};
 use manager::report::{Preset, PresetsId};
 use manager::state::State;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::authority::certificate::RENEW;
 use crate::wire::{About, Placed, ToNode};
 
 /// Messages on their way to a node: one that takes so few of them has its connection closed, and comes again.
@@ -36,6 +38,8 @@ pub(super) struct Connection {
     pub(super) program: String,
     /// What is wrong with its clock.
     pub(super) clock: Option<String>,
+    /// What proves that it belongs to the fabric, if the manager does not know that.
+    pub(super) certificate: Option<Certificate>,
 }
 
 /// A node.
@@ -44,6 +48,10 @@ pub(super) struct Known {
     pub(super) connection: Option<Connection>,
     /// What it said last, also on a connection before.
     pub(super) about: About,
+    /// It was greeted on its connection.
+    is_greeted: bool,
+    /// When it was told of its certificate; `None`: not since it was greeted.
+    certified: Option<WallTime>,
     /// What it was told last of its slots.
     told: Option<(PresetsId, Vec<Preset>)>,
 }
@@ -77,7 +85,7 @@ impl Nodes {
     /// A node has this connection from now on; one that it had is closed.
     pub(super) fn connect(&mut self, node: NodeId, connection: Connection) {
         let known = self.known.entry(node).or_default();
-        known.told = None;
+        (known.told, known.is_greeted) = (None, false);
         if let Some(before) = known.connection.replace(connection) {
             refuse(&before.outbox, "the node has connected again");
         }
@@ -100,6 +108,32 @@ impl Nodes {
     /// Those that are connected.
     pub(super) fn connected(&self) -> impl Iterator<Item = NodeId> {
         self.known.iter().filter(|(_, known)| known.connection.is_some()).map(|(node, _)| *node)
+    }
+
+    /// The certificate of a node that the manager does not know.
+    pub(super) fn certificate(&self, node: NodeId) -> Option<&Certificate> {
+        self.known.get(&node)?.connection.as_ref()?.certificate.as_ref()
+    }
+
+    /// A node was greeted: it is told of its certificate.
+    pub(super) fn certify_again(&mut self, node: NodeId) {
+        let known = self.known.entry(node).or_default();
+        (known.is_greeted, known.certified) = (true, None);
+    }
+
+    /// A node was told of its certificate.
+    pub(super) fn has_certificate(&mut self, node: NodeId, now: WallTime) {
+        self.known.entry(node).or_default().certified = Some(now);
+    }
+
+    /// Connected nodes that are to be told of their certificates: all that were greeted, if there is news.
+    pub(super) fn to_be_certified(&self, now: WallTime, is_news: bool) -> Vec<NodeId> {
+        let renew = u64::try_from(RENEW.as_millis()).unwrap_or(u64::MAX);
+        let is_old = |at: WallTime| now.0.abs_diff(at.0) >= renew;
+        let is_due = |known: &Known| is_news || known.certified.is_none_or(is_old);
+        let is_there = |known: &Known| known.connection.is_some() && known.is_greeted;
+        let due = self.known.iter().filter(|(_, known)| is_there(known) && is_due(known));
+        due.map(|(node, _)| *node).collect()
     }
 
     /// Puts a message on its way. `false`: the node takes none, and its connection is closed.
@@ -218,7 +252,7 @@ mod tests {
 
     fn connection(number: u64) -> (Connection, mpsc::Receiver<ToNode>) {
         let (outbox, inbox) = mpsc::channel(OUTBOX);
-        (Connection { number, outbox, program: String::new(), clock: None }, inbox)
+        (Connection { number, outbox, program: String::new(), clock: None, certificate: None }, inbox)
     }
 
     fn preset() -> Preset {

@@ -3,12 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use manager::entry::Entry;
 use manager::log::{Writer, read_snapshot};
 use manager::model::FabricId;
 
 use super::files::{make_folder, move_away, replace, sync_folder};
 use super::lock::Lock;
-use super::{LOG, RESTORED, SNAPSHOT, Store, StoreError};
+use super::{LOG, RESTORED, SNAPSHOT, Store, StoreError, begin};
 
 /// A backup of the files of a manager that does not run. One that runs is asked for its own.
 ///
@@ -51,8 +52,24 @@ pub fn restore(dir: &Path, fabric: FabricId, file: &Path) -> Result<Option<PathB
     Ok(moved)
 }
 
+/// Begins the log of a fabric anew, with this entry, in place of files that are lost or of no use, which are moved as of
+/// [`restore`]. The next manager begins by listening: nodes show by their certificates that they belong to the fabric,
+/// and lenders say who has their functions. Returns where the old files are, if there were any.
+///
+/// # Errors
+/// A manager uses the files, or the disk refuses.
+pub fn rebuild(dir: &Path, fabric: FabricId, first: &Entry) -> Result<Option<PathBuf>, StoreError> {
+    make_folder(dir)?;
+    let _lock = Lock::take(dir)?;
+    let moved = move_old(dir)?;
+    replace(&dir.join(RESTORED), b"")?;
+    begin(dir, fabric, first)?;
+    Ok(moved)
+}
+
 fn move_old(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
-    if ![LOG, SNAPSHOT].iter().any(|name| dir.join(name).exists()) {
+    // How far a log that is lost had come is no word of the next one either.
+    if ![LOG, SNAPSHOT, "reached"].iter().any(|name| dir.join(name).exists()) {
         return Ok(None);
     }
     let free = (1..).map(|number| dir.join(format!("before-restore-{number}"))).find(|path| !path.exists());

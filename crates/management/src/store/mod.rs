@@ -30,7 +30,7 @@ use manager::model::FabricId;
 use manager::state::State;
 use thiserror::Error;
 
-pub use backup::{backup, restore, write_backup};
+pub use backup::{backup, rebuild, restore, write_backup};
 use files::{append_to, cut, read_if_there, replace, sync_folder};
 use lock::Lock;
 use reached::Reached;

@@ -285,6 +285,7 @@ async fn who_proves_nothing_or_talks_nonsense_is_refused_in_words() {
         proof: [0; 32],
         now: now(),
         program: String::new(),
+        certificate: String::new(),
     };
     agent.say(&hello(1)).await;
     assert!(agent.refused().await.contains("does not belong to this fabric, or not with this key"));

@@ -3,6 +3,7 @@
 use std::fs;
 
 use management::store::{backup, restore, write_backup};
+use management::wire::ToNode;
 use serde_json::{Value, json};
 
 use crate::fabric::Fabric;
@@ -85,6 +86,81 @@ async fn a_backup_of_a_manager_that_runs_is_restored_and_begins_by_listening() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     panic!("the restore cannot be ended");
+}
+
+/// The log is gone: from the authority and from what nodes show and lenders say there is a state again. A node that has
+/// never joined stays out, and so does one with the certificate of another node or another name than that says.
+#[tokio::test]
+async fn a_state_that_is_lost_is_made_anew_from_certificates_and_the_tables_of_lenders() {
+    let mut fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = manager.client.clone();
+    let mut store = Node::join(&admin, "store", 2).await;
+    let mut desk = Node::join(&admin, "desk", 0).await;
+    desk.has("10.0.0.2:7411", "vm1", &["disk", "more"]);
+    let (mut lender, borrower) = (store.connect(&admin).await, desk.connect(&admin).await);
+    // What it lends is known.
+    lender.presets(0).await;
+    let place = format!("{:05x}/0", desk.block().base() + 1);
+    let asked = {
+        let (admin, slot) = (admin.clone(), json!({"slot": place}));
+        tokio::spawn(async move { admin.put("/v1/functions/store/nvme0/assignment", slot).await })
+    };
+    store.serve_orders(&mut lender).await;
+    asked.await.unwrap().ok();
+    drop((lender, borrower));
+    manager.kill().await;
+    fs::remove_file(fabric.log()).unwrap();
+    assert!(fabric.try_start().await.is_err(), "there is no log");
+    let beside = fabric.home().join("fabric/manager.toml");
+    let rebuilt = management::authority::rebuild(&fabric.config, &beside).unwrap();
+    assert_eq!(rebuilt.admin, fabric.home().join("fabric/admin.toml"));
+    fabric.reload_admin();
+
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let early = admin.post("/v1/restore/end", json!({})).await.problem();
+    assert!(early.0 == 409 && early.2.contains("knows no node yet"), "{early:?}");
+    // Strangers stay out, whatever they show.
+    let mut thief = Node::join_as_stranger(&store.joined, "thief");
+    assert!(thief.greet(admin, now()).await.refused().await.contains("does not belong"));
+    thief.joined.certificate.clear();
+    assert!(thief.greet(admin, now()).await.refused().await.contains("does not belong"));
+    // Whatever it calls itself, it is what its certificate says.
+    desk.joined.name = "store".to_owned();
+    let _borrower = desk.connect(admin).await;
+    let mut lender = store.connect(admin).await;
+    // It may have come before the borrower was known: then it is asked again, as always while the manager listens.
+    let function = loop {
+        let answer = admin.get("/v1/functions/store/nvme0").await;
+        if answer.status == 200 {
+            break answer.ok();
+        }
+        match lender.hear().await.expect("the connection goes on") {
+            ToNode::Greet { epoch } => store.inventory(&mut lender, epoch).await,
+            ToNode::Member { .. } => {}
+            other => panic!("a manager that only listens has said {other:?}"),
+        }
+    };
+    assert_eq!(admin.get("/v1/nodes/desk").await.ok()["state"], "reachable");
+    assert_eq!((&function["state"], &function["generation"]), (&json!("applied"), &json!(1)), "{function}");
+    admin.post("/v1/restore/end", json!({})).await.ok();
+    // From now on it is a manager as any other: what is nobody's is given, and who is removed stays out.
+    let asked = {
+        let (admin, slot) = (admin.clone(), json!({"slot": format!("{:05x}/1", desk.block().base() + 1)}));
+        tokio::spawn(async move { admin.put("/v1/functions/store/nvme1/assignment", slot).await })
+    };
+    store.serve_orders(&mut lender).await;
+    asked.await.unwrap().ok();
+    admin.delete("/v1/nodes/desk").await.ok();
+    let revoked = loop {
+        match lender.hear().await.expect("the connection goes on") {
+            ToNode::Member { revoked, .. } if !revoked.is_empty() => break revoked,
+            _ => {}
+        }
+    };
+    assert_eq!(revoked, [desk.id()], "others are told at once");
+    assert!(desk.greet(admin, now()).await.refused().await.contains("does not belong"));
 }
 
 /// Files of this process cannot grow beyond this many bytes, as a disk that is full.

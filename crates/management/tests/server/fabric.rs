@@ -28,6 +28,12 @@ impl Fabric {
         Self { dir, config, admin: std::fs::read_to_string(founded.admin).unwrap().parse().unwrap() }
     }
 
+    /// Reads the administrator's credentials again.
+    pub(crate) fn reload_admin(&mut self) {
+        let file = self.dir.path().join("fabric/admin.toml");
+        self.admin = std::fs::read_to_string(file).unwrap().parse().unwrap();
+    }
+
     pub(crate) fn log(&self) -> std::path::PathBuf {
         self.config.state.join("log")
     }

@@ -71,6 +71,12 @@ impl Node {
         Self { key, joined, table, about: About::default() }
     }
 
+    /// Somebody with a key of his own who shows what another node has.
+    pub(crate) fn join_as_stranger(of: &Joined, name: &str) -> Self {
+        let joined = Joined { name: name.to_owned(), ..of.clone() };
+        Self { key: keys::new_pair(), joined, table: BTreeMap::new(), about: About::default() }
+    }
+
     pub(crate) fn id(&self) -> NodeId {
         self.key.id()
     }
@@ -108,7 +114,10 @@ impl Node {
         let shared = keys::shared(&self.key, key).unwrap();
         let proof = keys::prove(&shared, &proof_text(fabric, self.id(), &nonce));
         let program = "test 1".to_owned();
-        agent.say(&FromNode::Hello { version: wire::VERSION, node: self.id(), proof, now, program }).await;
+        let certificate = self.joined.certificate.clone();
+        let hello =
+            FromNode::Hello { version: wire::VERSION, node: self.id(), proof, now, program, certificate };
+        agent.say(&hello).await;
         agent
     }
 

@@ -81,7 +81,10 @@ pub(super) fn end_restore(state: &State, anyway: bool) -> Result<Outcome, Refusa
     match state.restore() {
         None => Err(Refusal::NoRestore),
         Some(restore) if !restore.is_closed => Ok((None, Answer::Done)),
-        Some(restore) if !restore.unheard.is_empty() && !anyway => Err(restoring(state, restore)),
+        // Where nobody is known, the state was made anew, and nobody has come yet.
+        Some(restore) if !anyway && (!restore.unheard.is_empty() || state.nodes().next().is_none()) => {
+            Err(restoring(state, restore))
+        }
         Some(_) => Ok((Some(Change::RestoreEnded), Answer::Done)),
     }
 }

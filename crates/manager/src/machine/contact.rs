@@ -185,6 +185,17 @@ impl Manager {
         }
     }
 
+    /// There is another borrower, which lenders may have named that were not understood without it: they are asked again.
+    pub(super) fn ask_unheard(&mut self) {
+        let state = &self.state;
+        let unheard =
+            |(node, contact): &(&NodeId, &mut Contact)| contact.has_promised && !state.is_heard(**node);
+        for (node, contact) in self.contacts.iter_mut().filter(unheard) {
+            contact.forget_promise();
+            self.ready.insert(*node);
+        }
+    }
+
     /// A lender has to be told of this function, if it does not have what is decided.
     pub(super) fn order_changed(&mut self, key: FunctionKey) {
         let Some(function) = self.state.function(key) else { return };

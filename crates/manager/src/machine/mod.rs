@@ -325,6 +325,7 @@ impl Manager {
             Change::NodeRemoved { id, .. } => drop(self.contacts.remove(&id)),
             // Whoever was only listened to is told now.
             Change::RestoreEnded => self.ready.extend(self.contacts.keys()),
+            Change::NodeAdopted { .. } => self.ask_unheard(),
             _ => {}
         }
         self.unappended.push_back(entry);

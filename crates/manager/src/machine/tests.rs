@@ -209,7 +209,7 @@ fn who_does_not_answer_is_told_again_ever_more_rarely() {
 }
 
 #[test]
-fn a_greater_generation_is_taken_over_and_an_impossible_one_is_not() {
+fn a_lender_that_claims_to_know_better_is_not_believed_and_no_impossible_generation_is_taken() {
     let mut rig = Rig::settled();
     rig.say(1, Said::Function(reported(0, 7, holder(33, 0))));
     let effects = rig.all();
@@ -219,11 +219,21 @@ fn a_greater_generation_is_taken_over_and_an_impossible_one_is_not() {
         reported: LoanGeneration(reported),
         refused,
     };
-    assert_eq!(alarms(&effects), [alarm(7, false)]);
+    assert_eq!(alarms(&effects), [alarm(7, true)]);
+    assert_eq!(orders(&effects), [(0, 8, false, true)]);
     let function =
         |rig: &Rig, number| rig.manager.state().functions_of(node_id(1)).nth(number).unwrap().clone();
-    assert!(matches!(function(&rig, 0).loan, Loan::Applied { .. }));
-    // The slot is taken: it cannot stay.
+    assert!(matches!(function(&rig, 0).loan, Loan::Ended { .. }));
+    assert!(
+        rig.manager.state().in_slot(Place { domain: base::ids::DomainId(33), slot: 0 }).is_none(),
+        "nobody's slot is taken by it"
+    );
+    rig.say(1, Said::Function(reported(0, 8, Holder::Nobody)));
+    rig.all();
+    // That nobody has it takes nothing from anybody.
+    rig.say(1, Said::Function(reported(0, 9, Holder::Nobody)));
+    assert!(matches!(alarms(&rig.all())[..], [Alarm::GreaterGeneration { refused: false, .. }]));
+    assert_eq!((function(&rig, 0).loan, function(&rig, 0).generation), (Loan::Free, LoanGeneration(9)));
     rig.say(1, Said::Function(reported(1, 3, holder(33, 0))));
     let effects = rig.all();
     assert!(matches!(alarms(&effects)[..], [Alarm::GreaterGeneration { refused: true, .. }]));
@@ -233,7 +243,7 @@ fn a_greater_generation_is_taken_over_and_an_impossible_one_is_not() {
     rig.all();
     assert_eq!(function(&rig, 1).loan, Loan::Free);
     for impossible in [u64::MAX, u64::MAX / 2 + 1, 1 << 40] {
-        let lie = [reported(0, 7, holder(33, 0)), reported(1, impossible, Holder::Nobody)];
+        let lie = [reported(0, 9, Holder::Nobody), reported(1, impossible, Holder::Nobody)];
         rig.hear(1, &lie);
         assert!(matches!(alarms(&rig.all())[..], [Alarm::ImpossibleGeneration { number: 1, .. }]));
         assert_eq!(function(&rig, 1).generation, LoanGeneration(4));
@@ -243,7 +253,7 @@ fn a_greater_generation_is_taken_over_and_an_impossible_one_is_not() {
     let many: Vec<_> = (0..257).map(|number| reported(number, 0, Holder::Nobody)).collect();
     rig.hear(1, &many);
     assert_eq!(alarms(&rig.all()), [Alarm::TooMany { most: 256 }]);
-    rig.hear(1, &[reported(0, 7, holder(33, 0)), reported(0, 9, Holder::Nobody)]);
+    rig.hear(1, &[reported(0, 9, Holder::Nobody), reported(0, 9, Holder::Nobody)]);
     assert!(matches!(alarms(&rig.all())[..], [Alarm::Twice { number: 0, .. }]));
 }
 
@@ -269,6 +279,16 @@ fn a_node_that_knows_a_greater_epoch_is_told_of_and_stops_nobody_else() {
     assert_eq!(rig.manager.state().epoch(), 1);
     rig.manager.handle_reachable(node_id(9));
     assert_eq!(alarms(&rig.all()), [Alarm::Stranger]);
+}
+
+#[test]
+fn a_restore_is_not_ended_by_itself_before_anybody_has_come() {
+    let mut rig = Rig::new(crate::testing::founded(), Start::Restored);
+    rig.all();
+    rig.ask(1, Command::EndRestore { anyway: false });
+    assert_eq!(answers(&rig.all()), [(1, Err(Refusal::Restoring { unheard: 0, first: None }))]);
+    rig.ask(2, Command::EndRestore { anyway: true });
+    assert_eq!(answers(&rig.all()), [(2, Ok(Progress::Done))]);
 }
 
 #[test]
@@ -302,6 +322,8 @@ fn a_restored_manager_listens_before_it_speaks() {
     let identity = Identity { name: name("third"), key, block, groups };
     let presets = Some(PresetsId { epoch: 4, index: 99 });
     rig.say(3, Said::Inventory { identity, functions: vec![], presets });
+    let asked = Effect::Greet { node: node_id(1), epoch: RESTORE_EPOCHS + 6 };
+    assert!(rig.all().contains(&asked), "it is understood now");
     rig.hear(1, &all);
     rig.hear(2, &[]);
     let effects = rig.all();

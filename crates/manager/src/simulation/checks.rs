@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::ids::NodeId;
+
 use super::client::{Heard, is_done};
 use super::node::{Accepted, Node};
 use super::setting::load;
@@ -115,15 +117,35 @@ impl Checks {
                 let is_new = self.tokens.insert(*token);
                 self.expect(is_new, || format!("token {token} is used twice"));
             }
-            Change::Reported { id, news } if news.contains(&News::Heard) => {
-                let promised = nodes.iter().find(|node| node.id() == *id).map_or(0, |node| node.kept.epoch);
-                let epoch = self.shadow.epoch();
-                self.expect(promised >= epoch, || {
-                    format!("{id} counts as heard in epoch {epoch}, and has promised {promised} only")
-                });
+            Change::Reported { id, news } => {
+                let listens =
+                    self.shadow.restore().is_some_and(|it| it.is_closed) || !self.shadow.is_heard(*id);
+                for news in news {
+                    self.look_at_claim(*id, news, listens);
+                }
+                if news.contains(&News::Heard) {
+                    self.look_at_heard(*id, nodes);
+                }
             }
             _ => {}
         }
+    }
+
+    /// Nobody gets a slot because a lender says that he has it, but while a manager that was restored listens.
+    fn look_at_claim(&mut self, node: NodeId, news: &News, listens: bool) {
+        let (News::Seen { number, loan, .. } | News::Adopted { number, loan, .. }) = news else { return };
+        let known = self.shadow.function(FunctionKey { node, number: *number });
+        let is_known = known.is_some_and(|it| it.loan.occupied() == loan.occupied());
+        let is_fair = listens || is_known || loan.occupied().is_none();
+        self.expect(is_fair, || format!("{node} has given its function {number} away by itself: {loan:?}"));
+    }
+
+    fn look_at_heard(&mut self, id: NodeId, nodes: &[Node]) {
+        let promised = nodes.iter().find(|node| node.id() == id).map_or(0, |node| node.kept.epoch);
+        let epoch = self.shadow.epoch();
+        self.expect(promised >= epoch, || {
+            format!("{id} counts as heard in epoch {epoch}, and has promised {promised} only")
+        });
     }
 
     /// A manager has started with this.

@@ -56,7 +56,7 @@ fn no_odd_seed_finds_anything() {
 }
 
 /// Each rule, and in how many seeds at most its absence is noticed.
-const CANARIES: [(Rule, u64); 23] = [
+const CANARIES: [(Rule, u64); 24] = [
     (Rule::TellDurable, 200),
     (Rule::AnswerDurable, 200),
     (Rule::RememberRequests, 400),
@@ -66,6 +66,7 @@ const CANARIES: [(Rule, u64); 23] = [
     (Rule::HearPromised, 400),
     (Rule::HearFirst, 400),
     (Rule::AdoptGreater, 200),
+    (Rule::ClaimsAfterRestore, 400),
     (Rule::CheckApplied, 200),
     (Rule::TellAgain, 200),
     (Rule::OneFunctionASlot, 200),

@@ -3,10 +3,12 @@
 //! A card is told of it when it is in the configuration of the next one: whoever dies in between has a successor that
 //! finds it there.
 
+use std::rc::Rc;
+
 use base::Instant;
 use base::ids::NodeId;
 use base::ledger::{Owner, RawMemory, RegionError};
-use link::{Entry, State};
+use link::{Entry, Members, State};
 
 use super::{Card, CardEvent, frames, name_of};
 use crate::DriveConfig;
@@ -124,6 +126,19 @@ impl<'m> Card<'m> {
         if let Some(LoanRole::Lend(lent)) = self.config.loans.get_mut(loan).map(|loan| &mut loan.role) {
             lent.entry = Some(entry);
             self.step_one(now, loan, |card| card.loans[loan].set_entry(now, entry));
+        }
+    }
+
+    /// What this node knows of its fabric from now on, if it belongs to one. A node that was removed from it is heard no
+    /// more, so that what it has ends as if it had gone away; what is with the others goes on.
+    pub fn set_members(&mut self, now: Instant, members: Option<Members>) {
+        let members = members.map(Rc::new);
+        self.lobby.set_members(members.clone());
+        self.peers.set_members(members);
+        for place in 0..self.peers.len() {
+            if self.peers.get(place).is_some() {
+                self.peer_step(now, place, |_, _| {});
+            }
         }
     }
 

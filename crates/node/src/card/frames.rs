@@ -82,6 +82,9 @@ impl<'m> Card<'m> {
             return self.handle_call_guarded(now, rail, from, &header, frame);
         }
         let Some(place) = self.peer_named(&header) else { return gauges.dropped_unknown.add(1) };
+        if self.is_cut_off(place, &header) {
+            return gauges.dropped_unknown.add(1);
+        }
         let mut heard = Heard::Nothing;
         self.peer_step(now, place, |peer, streams| {
             heard = peer.handle_frame(now, (header.path(), from), frame, streams);
@@ -94,6 +97,9 @@ impl<'m> Card<'m> {
     pub fn handle_shm_frame(&mut self, now: Instant, peer: usize, frame: &mut [u8]) {
         if !Header::parse(frame).is_ok_and(|header| self.peer_named(&header) == Some(peer)) {
             return self.ledger.root.gauges.dropped_malformed.add(1);
+        }
+        if self.peers.is_revoked(self.peers[peer].node()) {
+            return self.ledger.root.gauges.dropped_unknown.add(1);
         }
         let mut heard = Heard::Nothing;
         self.peer_step(now, peer, |peer, streams| {
@@ -112,6 +118,12 @@ impl<'m> Card<'m> {
             false => self.peer_named(&header),
         };
         place.is_some_and(|place| self.peers[place].channel.reveal(frame, is_sent))
+    }
+
+    /// Whether nothing that a peer says counts, for its node was removed from the fabric. That it may not come in any
+    /// more it is still told, and tells.
+    fn is_cut_off(&self, place: usize, header: &Header) -> bool {
+        header.kind == Kind::Sealed && self.peers.is_revoked(self.peers[place].node())
     }
 
     /// Memory is shared with a peer from now on, or other memory than before; or none any more.
@@ -189,6 +201,9 @@ impl<'m> Card<'m> {
         let wants_cookie = left < UNDER_LOAD || peers.are_scarce(config);
         let reception = self.lobby.handle_call(now, frame, &from.0, wants_cookie, &presence);
         self.ledger.journal.commit();
+        if let Some((node, fault)) = self.lobby.take_mistrusted() {
+            self.ledger.root.sightings.note(Cause::Certificate(fault), node, None, Some(from));
+        }
         // A cookie costs next to nothing.
         if self.lobby.stats().cookies.get() == cookies {
             self.calls.take(now);

@@ -12,7 +12,7 @@ use management::keys::{self, JoinToken};
 use super::{NodeName, hide_line, print};
 use crate::config::open_regular;
 use crate::exit::Failure;
-use crate::state_dir::membership::Membership;
+use crate::state_dir::membership::{Certified, Membership};
 use crate::state_dir::{self, StateDir};
 
 /// No token is longer.
@@ -113,11 +113,14 @@ pub(crate) fn join(state: &mut StateDir, token: &JoinToken, name: &NodeName) -> 
         JoinError::Unreachable(why) => Failure::unreachable(format!("no manager has answered: {why}")),
         JoinError::Refused(why) => Failure::refused(why),
     })?;
+    let certified = Certified { certificate: welcome.joined.certificate.clone(), revoked: Vec::new() };
     let membership = membership(token, welcome)?;
     if let Some(before) = state.membership()?.filter(|before| before.fabric != membership.fabric) {
         tracing::warn!(fabric = %before.fabric, "the node belonged to another fabric, which it has left");
     }
     state.set_membership(&membership)?;
+    // Where it is lost, the manager gives the node another one.
+    state.keep_certified(&certified)?;
     Ok(membership)
 }
 

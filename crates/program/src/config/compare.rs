@@ -193,6 +193,8 @@ fn settings(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
     compare("mode", running.rail_mode == wanted.rail_mode, "how several rails are used".to_owned());
     let is_same = running.shared_memory == wanted.shared_memory;
     compare("shm", is_same, format!("{} to {}", running.shared_memory, wanted.shared_memory));
+    let is_same = running.only_members == wanted.only_members;
+    compare("only_members", is_same, "who is let in".to_owned());
     let is_same = running.domain_block == wanted.domain_block;
     compare("domain_block", is_same, "the node's domains".to_owned());
     compare("group_key", running.group_key == wanted.group_key, "the key for notices to all".to_owned());

@@ -11,6 +11,7 @@
 //! insecure = false
 //! cipher = "aes-256-gcm"              # default: the faster AEGIS-128X2 where both ends have instructions for AES
 //! shm = true                          # share memory with peers on this machine
+//! only_members = false                # of a node that has joined a fabric: nothing with nodes that have not
 //!
 //! [[rails]]
 //! name = "left"
@@ -117,6 +118,8 @@ pub struct Config {
     pub rail_mode: RailMode,
     /// Memory is shared with peers on this machine.
     pub shared_memory: bool,
+    /// Whether nodes that show no certificate of the fabric have nothing to do with this one.
+    pub only_members: bool,
     /// The node's domains; `None`: those that its id gives it.
     pub domain_block: Option<DomainBlock>,
     /// What it shares with the nodes of its fabric, so that notices go to all in one frame.

@@ -17,6 +17,8 @@ pub(super) struct Node {
     pub(super) cipher: Option<Spanned<String>>,
     pub(super) mode: Option<Spanned<String>>,
     pub(super) shm: Option<bool>,
+    #[serde(default)]
+    pub(super) only_members: bool,
     pub(super) domain_block: Option<Spanned<String>>,
     pub(super) group: Option<Spanned<i64>>,
     pub(super) group_key: Option<Spanned<PathBuf>>,

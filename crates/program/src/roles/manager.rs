@@ -34,12 +34,7 @@ pub fn init(args: &InitArgs) -> Result<(), Failure> {
 
 /// Founds a fabric in a folder.
 pub(crate) fn found(dir: &Path, options: &Options) -> Result<Founded, Failure> {
-    authority::init(dir, options).map_err(|error| match &error {
-        InitError::NotEmpty { .. } | InitError::Current { .. } => Failure::refused(&error),
-        InitError::File { error: cause, .. } => Failure::new(Exit::of_io(cause), &error),
-        InitError::Store(cause) => of_store(cause),
-        InitError::Certificate(_) => Failure::usage(&error),
-    })
+    authority::init(dir, options).map_err(|error| of_init(&error))
 }
 
 /// `causeway manager`: serves until SIGTERM.
@@ -88,6 +83,32 @@ pub fn restore(args: &RestoreArgs) -> Result<(), Failure> {
         "{moved}the manager only listens when it starts now: once all nodes were heard (`causeway manager show`), \
          `causeway manager end-restore`\n"
     ))
+}
+
+/// `causeway manager rebuild`.
+pub fn rebuild(config: &Path) -> Result<(), Failure> {
+    let read = Config::load(config).map_err(|error| of_config(&error))?;
+    let rebuilt = authority::rebuild(&read, config).map_err(|error| of_init(&error))?;
+    let moved =
+        rebuilt.moved.map(|path| format!("what was there is in {}\n", path.display())).unwrap_or_default();
+    print(&format!(
+        "{moved}the manager only listens when it starts now: nodes come with their certificates, and lenders say who has \
+         their functions; once all are there (`causeway node list`), `causeway manager end-restore`\n\
+         credentials: {}; other tokens are to be made again, and a node that was removed within the last {} days is to \
+         be removed again if it comes\n",
+        rebuilt.admin.display(),
+        authority::certificate::NODE_DAYS
+    ))
+}
+
+fn of_init(error: &InitError) -> Failure {
+    match error {
+        InitError::NotEmpty { .. } | InitError::Current { .. } => Failure::refused(error),
+        InitError::File { error: cause, .. } => Failure::new(Exit::of_io(cause), error),
+        InitError::Store(cause) => of_store(cause),
+        InitError::Certificate(_) => Failure::usage(error),
+        InitError::Config(cause) => of_config(cause),
+    }
 }
 
 fn of_serve(error: &ServeError) -> Failure {

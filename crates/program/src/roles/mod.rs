@@ -40,7 +40,7 @@ use crate::rack::LogStyle;
 use crate::state_dir::StateDir;
 pub use borrow::{addresses_of, with_edge as loan};
 pub(crate) use manager::{backup_of_files, found, write_backup};
-pub use manager::{init, manager, restore};
+pub use manager::{init, manager, rebuild, restore};
 pub use refusal::words as refusal_words;
 pub use serve::{HeardAt, Observer};
 pub(crate) use signals::{Hangup, Signals};
@@ -232,6 +232,7 @@ pub fn node(config: Config, file: &Path, line_file: Option<&Path>) -> Result<(),
         protection: config.protection,
         rail_mode: config.rail_mode,
         shared_memory: config.shared_memory,
+        only_members: config.only_members,
         group_key: config.group_key.clone(),
         ledger: config.ledger.map(|size| size.0),
         control,

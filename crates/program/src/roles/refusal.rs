@@ -2,7 +2,8 @@
 
 use base::ids::NodeId;
 use io::event::Event;
-use node::{Name, Refusal};
+use manager::model::WallTime;
+use node::{Fault, Name, Refusal};
 
 use crate::status::age;
 
@@ -25,10 +26,44 @@ pub(super) fn event(function: String, refusal: &Refusal, own: NodeId) -> Option<
         Refusal::Twin { .. } => "twin",
         Refusal::NotAllowed => "not-allowed",
         Refusal::Version => "version",
+        Refusal::Certificate { .. } => "certificate",
+        Refusal::Untrusted { .. } => "untrusted",
         Refusal::Unknown { .. } => "unknown",
         Refusal::Outdated { .. } => "outdated",
     };
     Some(Event::LoanRefused { function, reason, holder, node, why })
+}
+
+/// What is wrong with the certificate of a node, and what to do. `clock` is that of who has found it.
+pub(super) fn fault_words(fault: Fault, clock: WallTime) -> String {
+    let set = "set the clock that is wrong";
+    match fault {
+        Fault::OtherFabric => "its certificate is of another fabric: let it join this one".to_owned(),
+        Fault::Expired { not_after } => {
+            let until = WallTime(not_after);
+            format!(
+                "its certificate was good until {until}, and the clock of who has refused it says {clock}: {set}, or see \
+                 to it that the node can reach its manager, which gives it another one"
+            )
+        }
+        Fault::NotYet { not_before } => {
+            let from = WallTime(not_before);
+            format!(
+                "its certificate is good from {from} on only, and the clock of who has refused it says {clock}: {set}"
+            )
+        }
+        Fault::Forged => "its certificate is not signed by the authority of the fabric: let it join".to_owned(),
+        Fault::OtherKey => "its certificate is another node's: let it join with its own key".to_owned(),
+        Fault::Revoked => "it was removed from the fabric; to have it back, let it join with a new key".to_owned(),
+        Fault::Missing => {
+            "it shows no certificate, and only nodes of the fabric are let in (`only_members`): let it join".to_owned()
+        }
+        Fault::Outside => {
+            "its certificate does not let it into this group, or is for other domains than its own: see `causeway node \
+             show`, and start the node again with what it was given"
+                .to_owned()
+        }
+    }
 }
 
 /// A sentence for whoever wants `function`; `None` where the node itself makes the best of it.
@@ -87,6 +122,15 @@ pub fn words(function: &str, refusal: &Refusal, own: NodeId) -> Option<String> {
         Refusal::Version => Some(format!(
             "{function}: its lender and this node speak no common version of the protocol; install the same release of \
              causeway on both"
+        )),
+        Refusal::Certificate { fault, clock } => Some(format!(
+            "{function} is refused to this node, {own}: {}, and this node's clock says {}",
+            fault_words(*fault, WallTime(*clock)),
+            management::clock::wall()
+        )),
+        Refusal::Untrusted { fault, clock } => Some(format!(
+            "this node does not take {function} from its lender: {}",
+            fault_words(*fault, WallTime(*clock))
         )),
         Refusal::Unknown { verdict } => Some(format!(
             "{function} is refused by its lender for a reason that this release does not know (number {verdict}); \

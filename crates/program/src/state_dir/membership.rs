@@ -3,17 +3,19 @@
 //! | file | what |
 //! |---|---|
 //! | `fabric` | name, domains and groups of the node, its managers and their authority |
+//! | `certificate` | by what the node shows that it belongs there, and who does not any more |
 //! | `managed.epoch` | the greatest epoch of a manager that the node has heard of |
 //! | `managed.FUNCTION` | the row of a function, by its number |
 //! | `managed.slots` | what is in the node's slots |
 //! | `managed.lenders` | that, with where the lenders are |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use ::manager::member::{Change, Kept, Row};
-use ::manager::model::{Block, FabricId, Groups, Name, PublicKey};
+use ::manager::model::{Block, FabricId, Groups, NODES_MAX, Name, PublicKey};
 use ::manager::report::{Identity, Preset, PresetsId};
+use base::ids::NodeId;
 use management::wire::Placed;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -21,6 +23,7 @@ use super::file::{Named, read_long_value, write_value};
 use super::{StateDir, StateError};
 
 const FABRIC: &str = "fabric";
+const CERTIFICATE: &str = "certificate";
 const EPOCH: &str = "managed.epoch";
 const SLOTS: &str = "managed.slots";
 const LENDERS: &str = "managed.lenders";
@@ -46,6 +49,32 @@ pub struct Membership {
     pub authority: String,
     /// The manager's public key.
     pub manager: PublicKey,
+}
+
+/// By what a node shows that it belongs to its fabric.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Certified {
+    /// Its certificate, in base 32.
+    pub certificate: String,
+    /// Nodes that were removed from the fabric, in order.
+    pub revoked: Vec<NodeId>,
+}
+
+impl Certified {
+    /// With this certificate, and with those whom a manager names as removed. Whoever was removed stays so whatever the
+    /// list says, for a manager whose state was rebuilt does not know of them; where there are too many, those count
+    /// that the manager names.
+    pub fn renewed(&self, certificate: String, named: Vec<NodeId>) -> Self {
+        let mut revoked = BTreeSet::new();
+        for node in named.iter().chain(&self.revoked) {
+            if revoked.len() == NODES_MAX {
+                break;
+            }
+            revoked.insert(*node);
+        }
+        Self { certificate, revoked: revoked.into_iter().collect() }
+    }
 }
 
 impl Membership {
@@ -81,6 +110,23 @@ impl StateDir {
             FABRIC,
             "it does not say to which fabric the node belongs, as this version knows it",
         )
+    }
+
+    /// By what the node shows that it belongs to its fabric; nothing, if it has joined with an earlier release.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn certified(&self) -> Result<Certified, StateError> {
+        let damaged = "it is no certificate of this node as this version knows it";
+        Ok(self.read_json(CERTIFICATE, damaged)?.unwrap_or_default())
+    }
+
+    /// Keeps that, durably.
+    ///
+    /// # Errors
+    /// The system said no.
+    pub fn keep_certified(&self, certified: &Certified) -> Result<(), StateError> {
+        self.write_json(CERTIFICATE, certified)
     }
 
     /// It belongs to this one from now on; what managers of another one have told it is forgotten.
@@ -183,7 +229,7 @@ mod tests {
     use ::manager::model::{Assignment, OnSilence, Place};
     use ::manager::model::{Limited, Limits, LimitsId};
     use ::manager::report::Holder;
-    use base::ids::{DomainId, Group, LoanGeneration, NodeId};
+    use base::ids::{DomainId, Group, LoanGeneration};
     use std::num::NonZeroU64;
 
     use super::*;
@@ -198,6 +244,23 @@ mod tests {
             authority: "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n".to_owned(),
             manager: PublicKey([3; 32]),
         }
+    }
+
+    #[test]
+    fn who_was_removed_stays_so_where_a_manager_has_forgotten() {
+        let node = |number: usize| {
+            NodeId({
+                let mut id = [0; 20];
+                id[12..].copy_from_slice(&(number as u64).to_be_bytes());
+                id
+            })
+        };
+        let first = Certified::default().renewed("a".to_owned(), vec![node(7), node(2)]);
+        assert_eq!(first.revoked, [node(2), node(7)]);
+        let rebuilt = first.renewed("b".to_owned(), vec![]);
+        assert_eq!((rebuilt.certificate.as_str(), &rebuilt.revoked), ("b", &first.revoked));
+        let most: Vec<NodeId> = (100..100 + NODES_MAX).map(node).collect();
+        assert_eq!(rebuilt.renewed("c".to_owned(), most.clone()).revoked, most, "those count that it names");
     }
 
     #[test]

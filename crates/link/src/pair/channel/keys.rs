@@ -11,13 +11,14 @@ use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, PENDING_KEYS};
 use super::incoming::{Dropped, Which};
 use super::{Channel, ChannelConfig, Event, Heard, Side, Streams};
 use crate::answered::CallName;
+use crate::certificate::Bearer;
 use crate::cipher::Cipher;
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::handshake::{
     Answer, Destination, Initiator, KeySet, Positions, Proposal, Secrets, Speaker, agreed_frame,
     agreed_payload, derive, verdict,
 };
-use crate::pair::calls::{Call, Line, Refusal, agreed_cipher};
+use crate::pair::calls::{Call, Line, Refusal, agreed_cipher, shown};
 use crate::pair::cookies::{self, Cookie};
 use crate::paths::{PathSet, RAIL_PATHS};
 use crate::seal::Direction;
@@ -69,6 +70,7 @@ impl<'m> Channel<'m> {
             max_frame: self.paths.max_frame(),
             ciphers: self.config.protection.ciphers().0,
             streams: self.config.max_streams,
+            certificate: shown(self.members.as_deref()),
             is_understood: true,
         };
         let entropy = self.next_entropy();
@@ -166,6 +168,8 @@ impl<'m> Channel<'m> {
             positions: if goes_on { self.positions(streams) } else { Positions::default() },
             streams: self.config.max_streams.min(proposal.streams),
             seen: 0,
+            limit: 0,
+            certificate: shown(self.members.as_deref()),
         }
     }
 
@@ -267,6 +271,11 @@ impl<'m> Channel<'m> {
         if self.is_copy(now, life, streams) {
             return Use::Nothing;
         }
+        if let Err(untrusted) = self.trust(now, answer) {
+            self.events.push_back(Event::Refused(untrusted));
+            self.handshake.attempted.clear();
+            return Use::Word;
+        }
         if place + 1 < self.handshake.attempted.len() {
             // The peer keeps the keys of the greatest attempt that it has heard. Nothing was lost, it only takes so
             // long.
@@ -295,6 +304,16 @@ impl<'m> Channel<'m> {
             return Use::Word;
         }
         Use::Keys
+    }
+
+    /// What is wrong with the certificate of who answers, by what this node knows of its fabric.
+    fn trust(&self, now: Instant, answer: &Answer) -> Result<(), Refusal> {
+        let Some(members) = &self.members else { return Ok(()) };
+        let Speaker { life, domain, .. } = answer.speaker;
+        let is_met = self.peer_life() == Some(life);
+        let bearer = Bearer { key: self.config.peer, domain, group: self.config.group, is_met };
+        let judged = members.judge(now, bearer, answer.certificate.as_bytes());
+        judged.map_err(|fault| Refusal::Untrusted { fault, clock: members.wall(now) })
     }
 
     /// The answer to the attempt in `place` counts for nothing.

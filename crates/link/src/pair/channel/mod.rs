@@ -18,6 +18,8 @@ mod revealing;
 mod sayings;
 mod timers;
 
+use std::rc::Rc;
+
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -34,6 +36,7 @@ use super::cookies::Cookie;
 use super::lobby::Known;
 use super::schedule::{Debts, Schedule};
 use crate::answered::{Attempt, CallName};
+use crate::certificate::Members;
 use crate::choice::RailMode;
 use crate::cipher::{Cipher, Protection};
 use crate::frame::{Kind, MAX_RAILS, TAG_LEN};
@@ -372,6 +375,8 @@ pub struct Channel<'m> {
     twin: Option<[u8; ADDRESS_BYTES]>,
     /// Rails of which the peer is to be told.
     notices: VecDeque<Notice>,
+    /// What this node knows of its fabric, if it belongs to one.
+    members: Option<Rc<Members>>,
     /// Lives of the peer that have something of this node, be it that none of them is met.
     tenants: Vec<LifeId>,
     last_carried: Carried,
@@ -426,6 +431,7 @@ impl<'m> Channel<'m> {
             events: VecDeque::new(),
             twin: None,
             notices: VecDeque::new(),
+            members: None,
             last_carried: Carried::default(),
             last_acked: Vec::new(),
             #[cfg(test)]
@@ -624,6 +630,11 @@ impl<'m> Channel<'m> {
     pub fn peer(&self) -> Option<(NodeId, Name, DomainId)> {
         let keys = self.agreed();
         keys.is_valid().then(|| (keys.node(), Name::from_bytes(keys.peer_name), keys.domain()))
+    }
+
+    /// What this node knows of its fabric from now on. What was agreed before stands.
+    pub fn set_members(&mut self, members: Option<Rc<Members>>) {
+        self.members = members;
     }
 
     /// Which life of the peer it is with.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use base::ids::Incarnation;
 use base::ledger::Arena;
@@ -10,6 +11,7 @@ use base::{Instant, Random};
 
 use super::*;
 use crate::Protection;
+use crate::certificate::{self, Certificate, Fault, Members};
 use crate::frame::{Header, Kind};
 use crate::identity::NodeKey;
 use crate::pair::*;
@@ -154,6 +156,137 @@ fn who_may_not_come_in_and_for_whom_there_is_no_room_are_told() {
     });
     world.run_for(Duration::from_millis(200));
     assert!(refusals(&world.nodes[0]).contains(&Refusal::NoRoom));
+}
+
+/// A member of the fabric at 1500 s, by a certificate from 1000 to 2000 s that `change` was made in.
+fn member(index: usize, change: impl FnOnce(&mut Certificate)) -> Members {
+    let mut certificate = certificate::tests::certificate(key_of(index).public());
+    (certificate.base, certificate.domains) = (index as u32 + 1, 1);
+    change(&mut certificate);
+    certificate::tests::members(certificate::tests::signed(&certificate, &certificate::tests::authority(1)))
+}
+
+/// Two members of which the second is what `change` makes of it.
+fn members<'m>(arena: &'m Arena, change: impl Fn(&mut Members)) -> World<'m> {
+    World::pair_with(arena, 1, |config| {
+        let mut members = member(config.index, |_| {});
+        if config.index == 1 {
+            change(&mut members);
+        }
+        config.members = Some(Rc::new(members));
+    })
+}
+
+#[test]
+fn members_meet_and_so_do_strangers_unless_only_members_may() {
+    let arena = Arena::default();
+    let mut world = members(&arena, |_| {});
+    world.run_for(Duration::from_millis(200));
+    assert!(is_open(&world));
+    for only_members in [false, true] {
+        let mut world = World::pair_with(&arena, 1, |config| {
+            let members = Members { only_members, ..member(config.index, |_| {}) };
+            config.members = (config.index == 1).then(|| Rc::new(members));
+        });
+        world.run_for(Duration::from_millis(200));
+        assert_eq!(is_open(&world), !only_members);
+        let is_it = |it: &Refusal| matches!(it, Refusal::Certificate { fault: Fault::Missing, .. });
+        assert_eq!(refusals(&world.nodes[0]).iter().any(is_it), only_members);
+    }
+}
+
+/// A first frame with the longest certificate passes wherever the smallest of TLPs does, and IPv6.
+#[test]
+fn a_first_frame_with_a_certificate_is_below_1280_bytes() {
+    let arena = Arena::default();
+    let longest = |index| {
+        member(index, |it| {
+            it.name = "n".repeat(64);
+            it.groups = (1..=64).map(base::ids::Group).collect();
+        })
+    };
+    assert_eq!(longest(0).certificate.len(), certificate::CERTIFICATE_MAX);
+    let mut world =
+        World::pair_with(&arena, 1, |config| config.members = Some(Rc::new(longest(config.index))));
+    let calls = first_messages(&mut world, 2);
+    assert!(!calls.is_empty());
+    calls.iter().for_each(|call| assert!(call.len() < 1280, "{}", call.len()));
+    world.run_for(Duration::from_millis(200));
+    assert!(is_open(&world), "and it is understood");
+}
+
+/// By whichever end, and by the end that calls as well as the one that is called.
+#[test]
+fn whom_either_end_does_not_believe_it_has_nothing_to_do_with() {
+    let arena = Arena::default();
+    let forged = |index: usize| {
+        let certificate = certificate::tests::certificate(key_of(index).public());
+        certificate::tests::signed(&certificate, &certificate::tests::authority(2))
+    };
+    let changed = |change: fn(&mut Certificate)| member(1, change).certificate;
+    let cases = [
+        (Fault::Forged, forged(1).into()),
+        (Fault::OtherKey, changed(|it| it.key = key_of(2).public())),
+        (Fault::OtherFabric, changed(|it| it.fabric = [9; 16])),
+        (Fault::Expired { not_after: 1_400_000 }, changed(|it| it.not_after = 1_400_000)),
+        (Fault::NotYet { not_before: 1_600_000 }, changed(|it| it.not_before = 1_600_000)),
+        (Fault::Outside, changed(|it| it.base = 99)),
+    ];
+    for (fault, certificate) in cases {
+        // Node 0 calls: it does not believe who answers, and when node 1 calls, tells it so.
+        let mut world = members(&arena, |members| members.certificate = certificate.clone());
+        world.run_for(Duration::from_millis(200));
+        assert!(!is_open(&world), "{fault:?}");
+        let is_it = |it: &Refusal| matches!(it, Refusal::Untrusted { fault: is, .. } if *is == fault);
+        assert!(refusals(&world.nodes[0]).iter().any(is_it), "{fault:?}: {:?}", refusals(&world.nodes[0]));
+        let mut world = World::pair_with(&arena, 1, |config| {
+            // The caller is the one with the bad certificate.
+            let mut members = member(config.index, |_| {});
+            if config.index == 0 {
+                let by = |of: &Certificate| certificate::tests::signed(of, &certificate::tests::authority(1));
+                let of = Certificate::read(&members.certificate, &members.authority).unwrap();
+                let bad = match fault {
+                    Fault::Forged => forged(0),
+                    Fault::OtherKey => changed(|_| {}).into(),
+                    Fault::OtherFabric => by(&Certificate { fabric: [9; 16], ..of }),
+                    Fault::Expired { not_after } => by(&Certificate { not_after, ..of }),
+                    Fault::NotYet { not_before } => by(&Certificate { not_before, ..of }),
+                    _ => by(&Certificate { base: 99, ..of }),
+                };
+                members.certificate = bad.into();
+            }
+            config.members = Some(Rc::new(members));
+        });
+        world.run_for(Duration::from_millis(200));
+        assert!(!is_open(&world), "{fault:?}");
+        let is_it = |it: &Refusal| matches!(it, Refusal::Certificate { fault: is, clock } if *is == fault && *clock / 1000 == 1500);
+        assert!(refusals(&world.nodes[0]).iter().any(is_it), "{fault:?}: {:?}", refusals(&world.nodes[0]));
+    }
+}
+
+#[test]
+fn an_expired_certificate_ends_nothing_that_runs_and_a_removed_node_is_refused() {
+    let arena = Arena::default();
+    let mut world = members(&arena, |_| {});
+    world.run_for(Duration::from_millis(200));
+    assert!(is_open(&world));
+    let late = |index| Members { clock_ahead_ms: 9_000_000, ..member(index, |_| {}) };
+    for index in 0..2 {
+        world.nodes[index].set_members(late(index));
+    }
+    // New keys of the same lives.
+    let before = handshakes(&world);
+    for seed in 0..2 {
+        world.nodes[0].slots[0].channel.renew_keys(world.now, [seed; 32], None);
+        world.run_for(Duration::from_millis(500));
+    }
+    assert!(is_open(&world) && handshakes(&world) > before, "{:?}", handshakes(&world));
+    let revoked = [key_of(0).id()].into();
+    world.nodes[1].set_members(Members { revoked, ..late(1) });
+    world.nodes[0].slots[0].channel.renew_keys(world.now, [9; 32], None);
+    world.run_for(Duration::from_millis(500));
+    let is_it = |it: &Refusal| matches!(it, Refusal::Certificate { fault: Fault::Revoked, .. });
+    assert!(refusals(&world.nodes[0]).iter().any(is_it), "{:?}", refusals(&world.nodes[0]));
 }
 
 /// Whoever knows another public key, or none, gets no answer.

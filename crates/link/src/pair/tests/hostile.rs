@@ -710,7 +710,8 @@ fn who_speaks_no_common_version_is_refused_and_counted() {
     assert!(!world.nodes[1].slots[0].channel.has_pending_for_test());
     // It does not say who it is in any way that could be answered.
     world.now = now + REFUSAL_PAUSE;
-    let mute = saying(&call, &[&[0x81, 2, 1, 1, 0, 252][..], &[0; 252]].concat());
+    let padding = [&[0, 255][..], &[0; 255], &[0, 251], &[0; 251]].concat();
+    let mute = saying(&call, &[&[0x81, 2, 1, 1][..], &padding].concat());
     assert_eq!(mute.len(), call.len() + 2);
     assert_eq!(world.give(1, &mute), Heard::Nothing);
     let now = world.now;

@@ -3,6 +3,7 @@
 use core::cell::Cell as Volatile;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 
 use base::ids::{
     CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId,
@@ -13,6 +14,7 @@ use base::{Instant, Payload, RuleSet};
 use pcie::{Bdf, CompletionStatus, FlowClass, Header as TlpHeader, MemoryRequest, Tag, TlpView};
 use zerocopy::FromBytes;
 
+use crate::certificate::Members;
 use crate::frame::{Header, Kind, MAX_FRAME, MAX_RAILS};
 use crate::handshake::{Answer, Proposal};
 use crate::identity::NodeKey;
@@ -260,6 +262,7 @@ pub(super) struct NodeConfig {
     pub(super) calls: [bool; PEERS],
     pub(super) peers: [bool; PEERS],
     pub(super) allowed: Option<Vec<NodeId>>,
+    pub(super) members: Option<Rc<Members>>,
     pub(super) loans: Vec<Loan>,
     /// Of each loan that lends: what is durable.
     pub(super) disk: Vec<Tenancy>,
@@ -337,6 +340,7 @@ pub(super) fn config_of(index: usize) -> NodeConfig {
         calls: [false; PEERS],
         peers: [false; PEERS],
         allowed: None,
+        members: None,
         loans: Vec::new(),
         disk: Vec::new(),
         disk_is_full: false,
@@ -423,14 +427,17 @@ impl<'m> Node<'m> {
         ledger.journal.roll_back().unwrap();
         let (root, journal) = (ledger.root, ledger.journal);
         config.disk.resize(config.loans.len(), Tenancy::default());
-        let lobby = Lobby::new(&root.lobby, journal, config.lobby(), now);
+        let mut lobby = Lobby::new(&root.lobby, journal, config.lobby(), now);
+        lobby.set_members(config.members.clone());
+        let members = config.members.clone();
         let peers = (0..PEERS).filter(|peer| config.peers[*peer]).map(|peer| (peer, config.calls[peer]));
         // A node has two channels with itself.
         let itself = [(config.index, true), (config.index, false)];
         let itself = itself.into_iter().filter(|_| config.is_its_own_peer);
         let slots = peers.chain(itself).enumerate().map(|(place, (peer, calls))| {
             let config = config.channel(place, peer, calls);
-            let channel = Channel::new(&root.channels[place], journal, config, now);
+            let mut channel = Channel::new(&root.channels[place], journal, config, now);
+            channel.set_members(members.clone());
             Slot { peer, calls, channel, events: Vec::new(), was_last: None }
         });
         let slots = slots.collect();
@@ -491,6 +498,14 @@ impl<'m> Node<'m> {
     }
 
     /// The card dies and the next one starts on the same ledger.
+    /// It knows this of its fabric from now on.
+    pub(super) fn set_members(&mut self, members: Members) {
+        let members = Some(Rc::new(members));
+        self.lobby.set_members(members.clone());
+        self.slots.iter_mut().for_each(|slot| slot.channel.set_members(members.clone()));
+        self.config.members = members;
+    }
+
     pub(super) fn restart(&mut self, now: Instant) {
         self.killer.left.set(0);
         self.config.generation += 1;

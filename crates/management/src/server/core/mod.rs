@@ -11,6 +11,7 @@ mod handle;
 mod turn;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread;
 
 use base::ids::NodeId;
@@ -27,6 +28,7 @@ use super::agent::CLOCKS_DIFFER_MS;
 use super::events::Events;
 use super::nodes::{Connection, Nodes};
 use super::problem::{Failure, Kind};
+use crate::authority::Authority;
 use crate::clock::Clock;
 use crate::store::{Opened, Store, StoreError};
 use crate::wire::FromNode;
@@ -147,7 +149,12 @@ pub(super) struct Running {
 }
 
 /// Starts the thread.
-pub(super) fn start(store: Store, opened: Opened, events: Events) -> Result<Running, ServeError> {
+pub(super) fn start(
+    store: Store,
+    opened: Opened,
+    events: Events,
+    authority: Arc<Authority>,
+) -> Result<Running, ServeError> {
     let (tell, ended) = oneshot::channel();
     let (health, is_healthy) = watch::channel(None);
     let (handle, inboxes) = Handle::new(is_healthy);
@@ -155,7 +162,7 @@ pub(super) fn start(store: Store, opened: Opened, events: Events) -> Result<Runn
     // Of its own, so that it goes on when the process' other threads end.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(refused)?;
     let body = move || {
-        let result = Process { inboxes, store, events, health, failures: 0 }.run(&runtime, opened);
+        let result = Process { inboxes, store, events, authority, health, failures: 0 }.run(&runtime, opened);
         // Nobody may wait for it any more.
         let _ = tell.send(result);
     };
@@ -168,6 +175,7 @@ struct Process {
     inboxes: Inboxes,
     store: Store,
     events: Events,
+    authority: Arc<Authority>,
     health: watch::Sender<Health>,
     failures: u64,
 }
@@ -186,6 +194,9 @@ struct Core<'a> {
     clock: Clock,
     store: &'a mut Store,
     events: &'a Events,
+    authority: &'a Authority,
+    /// Somebody has come, has gone for good, or may enter other groups: nodes are to be told.
+    has_members: bool,
 }
 
 /// Why a core ends.
@@ -220,7 +231,7 @@ impl Process {
         let clock = Clock::new();
         let (state, start) = (opened.state, opened.start);
         let disk = Disk { failures: self.failures, ..Disk::default() };
-        let mut core = Core::new(clock, state, start, disk, &mut self.store, &self.events);
+        let mut core = Core::new(clock, state, start, disk, &mut self.store, (&self.events, &self.authority));
         loop {
             if let Err(error) = core.turn() {
                 return End::Disk(error);
@@ -299,7 +310,7 @@ impl<'a> Core<'a> {
         start: Start,
         disk: Disk,
         store: &'a mut Store,
-        events: &'a Events,
+        (events, authority): (&'a Events, &'a Authority),
     ) -> Self {
         if let Some(text) = clock_is_back(clock.now().wall, &state) {
             events.tell(clock.now().wall, None, "clock", true, text);
@@ -317,6 +328,8 @@ impl<'a> Core<'a> {
             clock,
             store,
             events,
+            authority,
+            has_members: false,
         }
     }
 

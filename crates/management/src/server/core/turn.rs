@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use base::ids::NodeId;
+use base::ids::{BASE32, NodeId};
+use link::Certificate;
 use manager::entry::{Change, Entry};
-use manager::model::{Name, PublicKey};
-use manager::report::{Event, Preset, PresetsId};
+use manager::model::{Block, Groups, Name, PublicKey};
+use manager::report::{Event, Identity, Preset, PresetsId, Said};
 use manager::{Effect, Progress, Reply, Ticket};
 
 use super::{Core, Done, Message, Preparing, View};
@@ -17,6 +18,16 @@ use crate::wire::{EVENTS_MAX, FromNode, ToNode};
 /// What somebody is told who does not belong to the fabric.
 const STRANGER: &str =
     "the node does not belong to the fabric, or does not any more: it joins with a new key";
+
+/// Who a node is by its certificate; `None`: nobody could be that.
+fn identity(certificate: &Certificate) -> Option<Identity> {
+    Some(Identity {
+        name: certificate.name.parse().ok()?,
+        key: PublicKey(certificate.key.0),
+        block: Block::new(certificate.base, certificate.domains)?,
+        groups: Groups::new(certificate.groups.iter().copied())?,
+    })
+}
 
 impl Core<'_> {
     /// Handles a message. What comes of it is done by [`Core::turn`].
@@ -47,6 +58,7 @@ impl Core<'_> {
         if core::mem::take(&mut self.has_removed) {
             self.close_removed();
         }
+        self.certify();
         self.nodes.retell(self.manager.state(), tokio::time::Instant::now());
         let reading = core::mem::take(&mut self.reading);
         let view = self.view();
@@ -77,7 +89,11 @@ impl Core<'_> {
 
     fn connected(&mut self, node: NodeId, key: PublicKey, connection: Connection) {
         // It may have been removed since its key was looked up.
-        let belongs = self.manager.state().joined(node).is_some_and(|it| it.key == key);
+        let known = self.manager.state().node(node);
+        let belongs = match known {
+            Some(it) => it.is_joined() && it.key == key,
+            None => connection.certificate.is_some(),
+        };
         if let Some(trouble) = connection.clock.clone() {
             self.tell(node, "clock", true, trouble);
         }
@@ -91,13 +107,25 @@ impl Core<'_> {
 
     fn said(&mut self, node: NodeId, said: FromNode) {
         match said {
-            FromNode::Report(report) => self.manager.handle_report(self.clock.now(), node, &report),
+            FromNode::Report(mut report) => {
+                // Who is not known is what its certificate says, whatever it says itself.
+                if self.manager.state().joined(node).is_none()
+                    && let Said::Inventory { identity: said, .. } = &mut report.said
+                    && let Some(certified) = self.nodes.certificate(node).and_then(identity)
+                {
+                    *said = certified;
+                }
+                self.manager.handle_report(self.clock.now(), node, &report);
+            }
             FromNode::Events(events) if events.len() > EVENTS_MAX => {
                 self.silence(node, Some("there are too many events in a message"));
             }
             FromNode::Events(events) => self.relay(node, events),
             FromNode::About(about) => {
-                let Some(block) = self.manager.state().joined(node).map(|node| node.block) else { return };
+                let known = self.manager.state().joined(node).map(|node| node.block);
+                // One that is yet to be taken over says what it is like only once.
+                let certified = || self.nodes.certificate(node).and_then(identity).map(|it| it.block);
+                let Some(block) = known.or_else(certified) else { return };
                 match check_about(&about, block) {
                     Ok(()) => self.nodes.hear_about(node, about),
                     Err(why) => {
@@ -131,7 +159,10 @@ impl Core<'_> {
                     let _ = answer.send(done);
                 }
             }
-            Effect::Greet { node, epoch } => self.send(node, ToNode::Greet { epoch }),
+            Effect::Greet { node, epoch } => {
+                self.send(node, ToNode::Greet { epoch });
+                self.nodes.certify_again(node);
+            }
             Effect::TellLender { node, epoch, orders } => self.send(node, ToNode::Lender { epoch, orders }),
             Effect::TellBorrower { node, id, presets } => self.tell_borrower(node, id, presets),
             Effect::Event(event) => self.event(event),
@@ -152,6 +183,13 @@ impl Core<'_> {
             self.store.has_begun()?;
         }
         self.has_removed |= entries.iter().any(|entry| matches!(entry.change, Change::NodeRemoved { .. }));
+        self.has_members |= entries.iter().any(|entry| {
+            use Change::{GroupsSet, NodeAdopted, NodeJoined, NodeRemoved};
+            matches!(
+                entry.change,
+                NodeRemoved { .. } | GroupsSet { .. } | NodeJoined { .. } | NodeAdopted { .. }
+            )
+        });
         self.manager.handle_durable(first + entries.len() as u64 - 1);
         Ok(())
     }
@@ -179,6 +217,29 @@ impl Core<'_> {
     fn tell_borrower(&mut self, node: NodeId, id: PresetsId, presets: Vec<Preset>) {
         if !self.nodes.tell_borrower(self.manager.state(), node, id, presets) {
             self.manager.handle_silent(node);
+        }
+    }
+
+    /// Tells nodes by what they show that they belong to the fabric, and who does not any more: all of them when that
+    /// has changed, else those that were greeted, or have what they have for a day.
+    fn certify(&mut self) {
+        let (now, is_news) = (self.clock.now().wall, core::mem::take(&mut self.has_members));
+        let due = self.nodes.to_be_certified(now, is_news);
+        if due.is_empty() {
+            return;
+        }
+        let state = self.manager.state();
+        let revoked: Vec<NodeId> = state.nodes().filter(|node| !node.is_joined()).map(|it| it.id).collect();
+        for node in due {
+            let Some(of) = self.manager.state().joined(node) else { continue };
+            match self.authority.certify(of, now) {
+                Ok(certificate) => {
+                    let certificate = BASE32.encode(&certificate);
+                    self.send(node, ToNode::Member { certificate, revoked: revoked.clone() });
+                    self.nodes.has_certificate(node, now);
+                }
+                Err(error) => self.tell(node, "certificate", true, error.to_string()),
+            }
         }
     }
 

@@ -59,7 +59,14 @@ pub(super) async fn join(
     if let Some(trouble) = clocks_differ(WallTime(said.now)) {
         app.events.tell(crate::clock::wall(), Some(&name), "clock", true, trouble);
     }
-    let epoch = core.look(|view| Ok(view.state().epoch())).await?;
+    let gone = || Failure::new(Kind::Unauthorized, "the node was removed from the fabric just now");
+    let joined = move |view: &View<'_>| {
+        let node = view.state().joined(id).cloned().ok_or_else(gone)?;
+        Ok((view.state().epoch(), node))
+    };
+    let (epoch, node) = core.look(joined).await?;
+    let certificate = app.authority.certify(&node, crate::clock::wall());
+    let certificate = certificate.map_err(|error| Failure::new(Kind::Internal, error.to_string()))?;
     Ok(Json(Joined {
         version: 1,
         fabric: app.fabric.to_string(),
@@ -68,6 +75,7 @@ pub(super) async fn join(
         groups: groups.iter().map(|group| group.0).collect(),
         epoch,
         manager: public(&app.key).to_string(),
+        certificate: BASE32.encode(&certificate),
     }))
 }
 

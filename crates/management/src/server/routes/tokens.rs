@@ -56,7 +56,7 @@ pub(super) async fn make_join_token(
         Ok(Command::MakeJoinToken { hash, expires, groups, domains })
     };
     change(&app, who, terms, Role::Administrator, command).await?;
-    let word = JoinToken { urls: app.urls.clone(), authority: app.authority, token };
+    let word = JoinToken { urls: app.urls.clone(), authority: app.authority.fingerprint(), token };
     let word = word.reveal().map_err(|_| {
         Failure::new(
             Kind::Internal,

@@ -92,6 +92,13 @@ pub enum ManagerCommand {
     Backup(BackupArgs),
     /// Put a backup in place of the files of a manager that does not run, which are kept beside it
     Restore(RestoreArgs),
+    /// Begin the state of a fabric anew, where the manager's log is lost: nodes show that they belong to it, and lenders
+    /// say who has their functions. What is there is kept beside it
+    Rebuild {
+        /// The manager's configuration file
+        #[arg(long, value_name = "M.toml")]
+        config: PathBuf,
+    },
     /// End what a restore has begun: lenders that were not heard until now are believed when they are, and nothing of
     /// theirs is assigned before
     EndRestore {
@@ -494,6 +501,7 @@ mod tests {
             "manager backup b --config M.toml",
             "manager backup b --manager m.toml",
             "manager restore b --config M.toml",
+            "manager rebuild --config M.toml",
             "manager end-restore --anyway",
             "manager show -o json",
             "assign store/nvme0 vm1/disk0",
@@ -543,6 +551,7 @@ mod tests {
             "manager backup",
             "manager backup b --config M.toml --manager m.toml",
             "manager restore b",
+            "manager rebuild",
             "manager --config M.toml show",
             "assign store/nvme0",
             "assign nvme0 vm1/disk0",

@@ -76,6 +76,7 @@ fn manager(args: &ManagerArgs) -> Result<(), Failure> {
     match (&args.command, &args.config) {
         (Some(ManagerCommand::Backup(args)), _) => back_up(args),
         (Some(ManagerCommand::Restore(args)), _) => roles::restore(args),
+        (Some(ManagerCommand::Rebuild { config }), _) => roles::rebuild(config),
         (Some(ManagerCommand::EndRestore { anyway, asker }), _) => change::end_restore(asker, *anyway),
         (Some(ManagerCommand::Show { asker, output }), _) => look::fabric(asker, *output),
         (None, Some(config)) => roles::manager(config, args.end_with),

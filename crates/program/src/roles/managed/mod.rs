@@ -8,24 +8,27 @@ mod places;
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use base::ids::{DomainId, LoanGeneration, NodeId};
+use base::ids::{BASE32, DomainId, LoanGeneration, NodeId};
 use io::agent::{Agent, AgentEvent, LoanSpec};
 use io::event::Event;
 use management::keys;
 use management::session::{self, Heard, Session};
+use management::trust::authority_key_of;
 use management::wire::{About, EVENTS_MAX, FromNode, NodeEvent, ToNode};
 use manager::member::{Effect, Member, Row, Told};
+use manager::model::WallTime;
 use manager::report::Holder;
-use node::{Address, Applied, Entry, Limit, MAX_RAILS, Possession};
+use node::{Address, Applied, Certificate, Entry, Limit, MAX_RAILS, Members, Possession};
 
 use self::places::Places;
 use super::domains::Domains;
 use crate::events::Recent;
 use crate::exit::Failure;
 use crate::state_dir::StateDir;
-use crate::state_dir::membership::Membership;
+use crate::state_dir::membership::{Certified, Membership};
 
 /// Between two looks at what the manager may like to know.
 const LOOK: Duration = Duration::from_millis(500);
@@ -39,6 +42,13 @@ const INVENTORY: Duration = Duration::from_secs(60);
 /// A node that belongs to a fabric.
 pub(super) struct Managed {
     membership: Membership,
+    /// What it shows to others, and who was removed.
+    certified: Certified,
+    /// As the session knows it.
+    certificate: Arc<Mutex<String>>,
+    only_members: bool,
+    /// What was wrong with the certificate's times when that was looked at last.
+    unfit: Option<String>,
     member: Member,
     session: Session,
     is_connected: bool,
@@ -69,10 +79,12 @@ impl Managed {
     ///
     /// # Errors
     /// What was kept cannot be read, or the system has no thread for it.
-    pub(super) fn start(state: &StateDir) -> Result<Option<Self>, Failure> {
+    pub(super) fn start(state: &StateDir, only_members: bool) -> Result<Option<Self>, Failure> {
         let Some(membership) = state.membership()? else { return Ok(None) };
         let pair = state.identity().clone();
         let identity = membership.identity(keys::public(&pair));
+        let certified = state.certified()?;
+        let certificate = Arc::new(Mutex::new(certified.certificate.clone()));
         let session = Session::start(session::Membership {
             fabric: membership.fabric,
             urls: membership.urls.clone(),
@@ -80,6 +92,7 @@ impl Managed {
             manager: membership.manager,
             pair,
             program: env!("CARGO_PKG_VERSION").to_owned(),
+            certificate: Arc::clone(&certificate),
         });
         let session = session.map_err(|error| Failure::io("cannot speak to the manager", &error))?;
         let kept = state.managed()?;
@@ -87,6 +100,10 @@ impl Managed {
         let now = Instant::now();
         Ok(Some(Self {
             membership,
+            certified,
+            certificate,
+            only_members,
+            unfit: None,
             member: Member::new(identity, kept),
             session,
             is_connected: false,
@@ -163,7 +180,7 @@ impl Managed {
     /// Hears the manager and does what comes of it.
     pub(super) fn turn(&mut self, hands: &mut Hands<'_>) {
         while let Some(heard) = self.session.take() {
-            self.hear(heard, hands.state);
+            self.hear(heard, hands);
         }
         let now = Instant::now();
         if self.looks_at <= now {
@@ -171,6 +188,7 @@ impl Managed {
             self.member.set_functions(about::functions(&hands.agent.view()));
             self.tell_about(hands);
             self.tell_events();
+            self.look_at_clock(hands.agent);
         }
         if self.reports_at <= now {
             self.reports_at = now + INVENTORY;
@@ -185,7 +203,8 @@ impl Managed {
         }
     }
 
-    fn hear(&mut self, heard: Heard, state: &StateDir) {
+    fn hear(&mut self, heard: Heard, hands: &mut Hands<'_>) {
+        let state = hands.state;
         match heard {
             Heard::Connected { url } => {
                 Event::ManagerConnected { manager: url }.say();
@@ -210,9 +229,68 @@ impl Managed {
                 self.member.handle_told(&Told::Presets { id, presets });
                 self.follows_at = Some(Instant::now());
             }
+            Heard::Told(ToNode::Member { certificate, revoked }) => {
+                self.certify(self.certified.renewed(certificate, revoked), hands);
+            }
             // The session does with these what there is to do.
             Heard::Told(ToNode::Challenge { .. } | ToNode::Refused { .. }) => {}
         }
+    }
+
+    /// The node has another certificate, or others were removed: that is durable, and then the card goes by it.
+    fn certify(&mut self, certified: Certified, hands: &mut Hands<'_>) {
+        if certified == self.certified {
+            return;
+        }
+        if let Err(error) = hands.state.keep_certified(&certified) {
+            // It counts all the same, and is told again.
+            Event::DecisionUnkept { error: error.to_string() }.say();
+        }
+        for node in certified.revoked.iter().filter(|node| !self.certified.revoked.contains(node)) {
+            Event::NodeRemoved { node: node.to_string() }.say();
+        }
+        if let Ok(mut shared) = self.certificate.lock() {
+            shared.clone_from(&certified.certificate);
+        }
+        self.certified = certified;
+        self.tell_members(hands.agent);
+    }
+
+    /// Tells the card what the node shows to others of its fabric, and whom it believes.
+    pub(super) fn tell_members(&self, agent: &mut Agent) {
+        let Some(authority) = authority_key_of(&self.membership.authority) else { return };
+        let members = Members {
+            fabric: self.membership.fabric.0,
+            authority,
+            certificate: self.certificate().unwrap_or_default().into(),
+            revoked: self.certified.revoked.clone().into(),
+            only_members: self.only_members,
+            clock_ahead_ms: 0,
+        };
+        if let Err(error) = agent.set_fabric(members) {
+            Event::DecisionUnkept { error: error.to_string() }.say();
+        }
+    }
+
+    fn certificate(&self) -> Option<Vec<u8>> {
+        BASE32.decode(self.certified.certificate.as_bytes()).ok()
+    }
+
+    /// The clock may have been set, and the node's own certificate may not be good by it.
+    fn look_at_clock(&mut self, agent: &mut Agent) {
+        if let Err(error) = agent.look_at_clock() {
+            Event::DecisionUnkept { error: error.to_string() }.say();
+        }
+        let authority = authority_key_of(&self.membership.authority);
+        let own = self.certificate().zip(authority);
+        let own = own.and_then(|(bytes, authority)| Certificate::read(&bytes, &authority));
+        let unfit = own.and_then(|own| untimely(&own, management::clock::wall()));
+        if unfit.is_some() != self.unfit.is_some()
+            && let Some(why) = unfit.clone()
+        {
+            Event::CertificateUnfit { why }.say();
+        }
+        self.unfit = unfit;
     }
 
     fn act(&mut self, hands: &mut Hands<'_>) {
@@ -333,6 +411,20 @@ impl Managed {
             self.next_event = next;
         }
     }
+}
+
+/// What is wrong with the times of a certificate of this node, in words with all of them.
+fn untimely(own: &Certificate, now: WallTime) -> Option<String> {
+    let (from, until) = (WallTime(own.not_before), WallTime(own.not_after));
+    let fault = match now {
+        now if now < from => format!("is good from {from} on only"),
+        now if now >= until => format!("was good until {until}"),
+        _ => return None,
+    };
+    Some(format!(
+        "the certificate of this node {fault}, and its clock says {now}: other nodes of the fabric let in nothing new of \
+         it; set the clock if it is wrong, else see to it that the manager can be reached, which gives it another one"
+    ))
 }
 
 /// The entry of a row; `None`: nothing was ever told of the function.

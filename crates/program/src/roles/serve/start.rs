@@ -35,6 +35,8 @@ pub(in crate::roles) struct Parts {
     pub(in crate::roles) protection: Protection,
     pub(in crate::roles) rail_mode: RailMode,
     pub(in crate::roles) shared_memory: bool,
+    /// See [`crate::config::Config::only_members`].
+    pub(in crate::roles) only_members: bool,
     /// For notices to all.
     pub(in crate::roles) group_key: Option<Secret>,
     /// Bytes that the ledger may have.
@@ -64,6 +66,7 @@ impl Parts {
             protection: Protection::default(),
             rail_mode: RailMode::default(),
             shared_memory: true,
+            only_members: false,
             group_key: None,
             ledger: None,
             control,
@@ -80,7 +83,7 @@ impl Node {
     pub(in crate::roles) fn start(parts: Parts) -> Result<Self, Failure> {
         let Parts { name, domains: block, mut state, rails, mut lent, borrowed, .. } = parts;
         let Parts { slots: (mut domains, slots), protection, rail_mode, shared_memory, .. } = parts;
-        let Parts { control, reload, ledger, group_key, .. } = parts;
+        let Parts { control, reload, ledger, group_key, only_members, .. } = parts;
         let mut loans = std::mem::take(&mut lent.loans);
         loans.extend(borrowed);
         domains.follow(loans.len());
@@ -114,11 +117,14 @@ impl Node {
             ledger,
             drives_may_come: reload.is_some(),
         };
-        let managed = Managed::start(&state)?;
-        let agent = Agent::start(spec).map_err(|error| {
+        let managed = Managed::start(&state, only_members)?;
+        let mut agent = Agent::start(spec).map_err(|error| {
             lend::withdraw(&layouts, &state);
             Failure::io("cannot start the node", &error)
         })?;
+        if let Some(managed) = &managed {
+            managed.tell_members(&mut agent);
+        }
         state.keep();
         Ok(Self {
             discovery: Discovery::new(

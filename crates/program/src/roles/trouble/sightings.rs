@@ -44,7 +44,7 @@ pub(super) struct Watch {
 }
 
 /// Cause, node and function.
-type Key = (usize, NodeId, Option<String>);
+type Key = (Cause, NodeId, Option<String>);
 
 /// Something that is seen.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Watch {
     /// Whether one of two programs with this identity was refused just now.
     pub(super) fn is_shared(&self, now: Duration, node: NodeId) -> bool {
         [Cause::Twin, Cause::OwnTwin, Cause::OwnRefusal].into_iter().any(|cause| {
-            let known = self.all.get(&(cause as usize, node, None));
+            let known = self.all.get(&(cause, node, None));
             known.is_some_and(|known| now < known.at + GONE)
         })
     }
@@ -179,11 +179,18 @@ impl Bucket {
 
 impl Seen {
     fn key(&self) -> Key {
-        (self.cause as usize, self.node, self.function.clone())
+        (self.cause, self.node, self.function.clone())
     }
 
     fn is_refusal(&self) -> bool {
-        matches!(self.cause, Cause::NotAllowed | Cause::Unproven | Cause::NoRoom | Cause::UnknownGeneration)
+        matches!(
+            self.cause,
+            Cause::NotAllowed
+                | Cause::Unproven
+                | Cause::NoRoom
+                | Cause::UnknownGeneration
+                | Cause::Certificate(_)
+        )
     }
 
     /// It is about the identity of this node.
@@ -243,6 +250,18 @@ fn event(Seen { cause, node, function, at, met, count }: &Seen) -> Event {
             );
             let (function, reason) = (function.clone(), "unknown-generation");
             return Event::CallerRefused { node, at, reason, function, count: *count, what };
+        }
+        Cause::Certificate(fault) => {
+            let why = super::super::refusal::fault_words(*fault, management::clock::wall());
+            let what = format!("node {node} at {by} was refused: {why}");
+            return Event::CallerRefused {
+                node,
+                at,
+                reason: "certificate",
+                function: None,
+                count: *count,
+                what,
+            };
         }
         Cause::NoRoom => {
             let what = of.unwrap_or_else(|| "something of this node".to_owned());
