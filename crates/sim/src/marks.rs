@@ -62,8 +62,6 @@ marks! {
     ImageReplaced = "image-replaced",
     /// A guest's drive was another one, and was taken from it.
     DriveReplaced = "drive-replaced",
-    /// Another node has taken the drive of a guest.
-    GuestOvertaken = "guest-overtaken",
     /// A card died in the middle of writing memory.
     HalfWritten = "half-written",
     /// The disk did something while its card was dead.

@@ -353,12 +353,11 @@ impl<'w> Guests<'w> {
     }
 
     /// It is durable who has a loan: all others have lost it.
-    pub(crate) fn drive_is_taken(&mut self, stage: &mut Stage<'w>, loan: usize) {
+    pub(crate) fn drive_is_taken(&mut self, stage: &Stage<'w>, loan: usize) {
         let lent = &stage.loans[loan];
         let (Some(holder), tick) = (lent.tenure.holder, lent.shared.tick) else { return };
         for guest in self.guests.iter_mut().filter(|it| it.loan == loan && it.node != holder) {
-            let loses = guest.drive_is_gone(tick);
-            stage.report.marks.set_if(Mark::GuestOvertaken, loses);
+            guest.drive_is_gone(tick);
         }
     }
 
