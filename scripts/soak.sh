@@ -52,6 +52,13 @@ run() {
 } >"$report"
 
 run campaigns "${CARGO:-cargo}" test -p causeway-campaign --locked --no-fail-fast -- --nocapture --test-threads 1
+# Those of two nodes on two machines, over the other media.
+for medium in ethernet switch; do
+    run "campaigns-$medium" env CAUSEWAY_MEDIUM=$medium SOAK_SCALE="$(awk -v scale="$SOAK_SCALE" 'BEGIN { print scale / 4 }')" \
+        "${CARGO:-cargo}" test -p causeway-campaign --locked --no-fail-fast --test campaign -- --nocapture --test-threads 1 \
+        s1_cards_killed t1_killed_cards_over t3_nothing_flushed t3_a_flush_sent t3_an_orderly t5_killed_early \
+        vm_slots::t7 vm_slots::w1 vm_resets vm_database
+done
 run sim "$CAUSEWAY_BIN" sim --seed "$first" --count "$seeds"
 # Fleets of up to 16 nodes, crowds of loans, nodes that lie, trees of switches: ten times what each run has.
 run worlds env CAUSEWAY_FLEET="$(times 600)" CAUSEWAY_CROWDS="$(times 40)" CAUSEWAY_ROGUES="$(times 600)" \

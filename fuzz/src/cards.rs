@@ -69,7 +69,7 @@ fn identity(end: End) -> NodeKey {
     NodeKey::numbered(end as u64 + 1)
 }
 
-fn config(end: End) -> CardConfig {
+pub(crate) fn config(end: End) -> CardConfig {
     let number = end as u32 + 1;
     let role = match end {
         End::Lender => LoanRole::Lend(LendConfig::of(0)),

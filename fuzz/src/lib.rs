@@ -6,6 +6,7 @@
 pub mod cards;
 pub mod channels;
 pub mod frames;
+pub mod ledger;
 pub mod liars;
 pub mod nvme;
 pub mod tlps;

@@ -99,11 +99,9 @@ pub fn lend_command(
 ) -> Result<Command, Error> {
     let mut command = machine.command(binary()?);
     command.arg("lend").args(sources).args(["--name", name]);
-    command.arg("--state-dir").arg(machine.dir().join("state").join(name));
+    command.arg("--state-dir").arg(state_dir(machine, name));
     if !arguments.contains(&"--listen") {
-        for address in machine.addresses() {
-            command.arg("--listen").arg(address.to_string());
-        }
+        command.args(machine.lends_at());
     }
     command.args(arguments);
     Ok(command)
@@ -221,8 +219,16 @@ fn borrow_command_to(
     let mut command = machine.command(binary()?);
     command.arg("borrow").arg(format!("@{}", line_file.display()));
     command.arg(edge).arg(borrower_socket(machine, name)).args(["--name", name]);
-    command.arg("--state-dir").arg(machine.dir().join("state").join(name)).args(arguments);
+    command.arg("--state-dir").arg(state_dir(machine, name)).args(arguments);
+    if !arguments.contains(&"--listen") && !arguments.contains(&"--ethernet") {
+        command.args(machine.borrows_at());
+    }
     Ok(command)
+}
+
+/// Where the node `name` of a command line keeps its state.
+pub(crate) fn state_dir(machine: &Machine, name: &str) -> PathBuf {
+    machine.dir().join("state").join(name)
 }
 
 /// `causeway status -o json` of the node `name` in `machine`.

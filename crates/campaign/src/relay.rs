@@ -2,12 +2,14 @@
 //! and records what it saw.
 //!
 //! [`impair`] decides what happens to a datagram, [`flood`] what an attacker sends beside it, [`detour`] leads by two
-//! sockets of its own, [`forward`] moves datagrams (in the process `causeway-relay`), [`Relay`] here is the test's hold on that process.
+//! sockets of its own, [`forward`] moves datagrams and Ethernet frames (in the process `causeway-relay`), [`Relay`] here
+//! is the test's hold on that process.
 
 pub mod detour;
 pub mod flood;
 pub mod forward;
 pub mod impair;
+mod segment;
 
 use crate::Error;
 use crate::process::Process;

@@ -12,8 +12,10 @@
 //! A namespace lives as long as the process that holds it, a `cat` which ends with its standard input, so with the
 //! test. As root no more is needed; others get a user namespace of their own first, where the system allows it.
 
+mod medium;
 mod mesh;
 
+pub use medium::Medium;
 pub use mesh::Mesh;
 
 use crate::Error;
@@ -126,13 +128,15 @@ pub struct WorldConfig {
     pub mtu: u32,
     /// Seed of the relay's chances.
     pub seed: u64,
-    /// Record everything that the machines send.
+    /// Record everything that the machines send, over UDP.
     pub capture: bool,
+    /// What joins them.
+    pub medium: Medium,
 }
 
 impl Default for WorldConfig {
     fn default() -> Self {
-        Self { rails: 2, mtu: 1500, seed: 1, capture: false }
+        Self { rails: 2, mtu: 1500, seed: 1, capture: false, medium: Medium::chosen() }
     }
 }
 
@@ -141,6 +145,7 @@ impl Default for WorldConfig {
 pub struct World {
     // Dropped in this order: the relay's sockets before the namespaces they are in.
     relay: Relay,
+    _switches: Vec<Process>,
     left: Machine,
     right: Machine,
     _facing: [Holder; 2],
@@ -158,8 +163,8 @@ impl World {
         let user = if rustix::process::geteuid().is_root() { None } else { Some(Holder::user(&dir)?) };
         let user_pid = user.as_ref().map(Holder::pid);
         let addresses = |side| (0..config.rails).map(|rail| rail_address(rail, side)).collect();
-        let left = Machine::new("left", &["right"], addresses(Side::Left), &dir, user_pid)?;
-        let right = Machine::new("right", &["left"], addresses(Side::Right), &dir, user_pid)?;
+        let mut left = Machine::new("left", &["right"], addresses(Side::Left), &dir, user_pid)?;
+        let mut right = Machine::new("right", &["left"], addresses(Side::Right), &dir, user_pid)?;
         let facing_left = Holder::namespaces("facing-left", "", &dir, user_pid)?;
         let facing_right = Holder::namespaces("facing-right", "", &dir, user_pid)?;
         for rail in 0..config.rails {
@@ -167,8 +172,10 @@ impl World {
             connect(rail, Side::Right, &right.holder, &facing_right, config.mtu)?;
         }
         let relay = start_relay(config, &dir, user_pid, [&facing_left, &facing_right])?;
+        let switches = config.medium.join(&mut left, &mut right)?;
         Ok(Self {
             relay,
+            _switches: switches,
             left,
             right,
             _facing: [facing_left, facing_right],
@@ -219,6 +226,7 @@ pub struct Machine {
     holder: Holder,
     addresses: Vec<Ipv4Addr>,
     dir: PathBuf,
+    rails: medium::Rails,
 }
 
 impl Machine {
@@ -248,7 +256,8 @@ impl Machine {
         mounts += "mount -t tmpfs run /run; mount -t tmpfs shm /dev/shm; ";
         mounts += &format!("mount --bind '{}' /var/lib", var_lib.display());
         let holder = Holder::namespaces(name, &mounts, world, user)?;
-        Ok(Self { holder, addresses, dir })
+        let rails = medium::Rails::over_udp(&addresses);
+        Ok(Self { holder, addresses, dir, rails })
     }
 
     /// A command that will run in this machine, with folders of its own in its environment. The pid of the started
@@ -280,6 +289,16 @@ impl Machine {
     /// This machine's folder: the same path inside and outside, and invisible from the other machine.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The arguments by which `causeway lend` is at all of its rails.
+    pub fn lends_at(&self) -> &[String] {
+        &self.rails.lend
+    }
+
+    /// Those by which `causeway borrow` is.
+    pub fn borrows_at(&self) -> &[String] {
+        &self.rails.borrow
     }
 
     /// Its address on each rail.
@@ -380,7 +399,11 @@ fn start_relay(
     command.arg(support_program("causeway-relay")?);
     command.args(facing.map(|holder| holder.pid().to_string()));
     command.args([config.rails.to_string(), config.seed.to_string()]);
-    command.arg(FIRST_PORTS.map(|port| port.to_string()).join(","));
+    let ports = FIRST_PORTS.into_iter().chain([medium::SWITCH_PORT]).map(|port| port.to_string());
+    match config.medium {
+        Medium::Ethernet => command.arg("ethernet"),
+        Medium::Udp | Medium::Switch => command.arg(ports.collect::<Vec<_>>().join(",")),
+    };
     command.args(&capture);
     Relay::start(command, config.rails, capture, &dir.join("relay.log"))
 }

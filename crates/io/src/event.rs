@@ -380,7 +380,7 @@ events! {
     /// Nobody has answered for what is to be borrowed.
     Warning "lender-awaited" LenderAwaited { function: String, at: String, node: String }
     => "nobody has answered for {function} at {at} yet, and it is waited for: is `causeway lend` running there, as \
-        node {node} (`causeway id` says; another node keeps silent), and do firewalls let UDP pass?"
+        node {node} (`causeway id` says; another node keeps silent), and do firewalls on the way let it pass?"
 
     /// A peer is not heard on any rail.
     Warning "peer-silent" PeerSilent { peer: String, silent_s: u64 } [what: String]

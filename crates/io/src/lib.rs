@@ -66,6 +66,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use plan::MediumKind;
 
+/// Formats that only an agent and its card use, for who feeds them any bytes.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    pub use crate::messages::fuzzing::read as messages;
+    pub use crate::plan::fuzzing::read as plan;
+}
+
 /// Keeps keys out of core dumps and away from other processes of this user.
 pub fn harden() {
     // SAFETY: sets two attributes of this process and touches no memory.

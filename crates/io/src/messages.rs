@@ -428,8 +428,7 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sends a message, with its descriptors if there are any. `WouldBlock` when the other end does not read.
 pub(crate) fn send<M: Serialize>(to: BorrowedFd<'_>, message: &M, with: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut bytes = [MAGIC, LAYOUT.0.to_le_bytes()].concat();
-    serde_json::to_writer(&mut bytes, message)?;
+    let bytes = encode(message)?;
     assert!(bytes.len() <= MESSAGE_BYTES, "messages are short");
     assert!(with.len() <= DESCRIPTORS, "few descriptors travel with a message");
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -465,7 +464,19 @@ pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
             descriptors.extend(rights);
         }
     }
-    Ok(Some((serde_json::from_slice(text(&bytes[..received])?)?, descriptors)))
+    Ok(Some((parse(&bytes[..received])?, descriptors)))
+}
+
+/// What stands in a message.
+pub(crate) fn parse<M: for<'de> Deserialize<'de>>(message: &[u8]) -> io::Result<M> {
+    Ok(serde_json::from_slice(text(message)?)?)
+}
+
+/// A message in bytes.
+pub(crate) fn encode<M: Serialize>(message: &M) -> io::Result<Vec<u8>> {
+    let mut bytes = [MAGIC, LAYOUT.0.to_le_bytes()].concat();
+    serde_json::to_writer(&mut bytes, message)?;
+    Ok(bytes)
 }
 
 /// The text of a message that this very program could have sent.
@@ -493,6 +504,35 @@ enum MessageError {
 impl From<MessageError> for io::Error {
     fn from(error: MessageError) -> Self {
         Self::new(io::ErrorKind::InvalidData, error)
+    }
+}
+
+/// Messages out of any bytes, for the fuzz target of them.
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::*;
+
+    /// Reads bytes as a message in either direction, whole and without its header. What is one comes back when it is
+    /// written and read again, and takes its own place where it waits.
+    pub fn read(bytes: &[u8]) {
+        let whole = [&MAGIC[..], &LAYOUT.0.to_le_bytes(), bytes].concat();
+        for bytes in [bytes, &whole] {
+            again::<ToCard>(bytes);
+            again::<ToAgent>(bytes);
+        }
+    }
+
+    fn again<M: Message + Serialize + for<'de> Deserialize<'de> + PartialEq + core::fmt::Debug>(
+        bytes: &[u8],
+    ) {
+        match parse::<M>(bytes) {
+            Ok(message) => {
+                let written = encode(&message).expect("a message can be written");
+                assert_eq!(parse::<M>(&written).expect("and read"), message);
+                assert!(message.supersedes(&message));
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
     }
 }
 

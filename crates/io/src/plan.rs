@@ -184,7 +184,12 @@ impl Plan {
     /// # Errors
     /// It is no plan of this program, or cannot be mapped, or has a drive that cannot be.
     pub(crate) fn take(fd: OwnedFd) -> io::Result<Self> {
-        let (node, plan) = take::<Self>(fd)?;
+        let (node, plan) = take(fd)?;
+        Self::checked(node, plan)
+    }
+
+    /// A plan that was read, and is for this node.
+    fn checked(node: NodeId, plan: Self) -> io::Result<Self> {
         let named = plan.card.identity.id();
         if named != node {
             return Err(io::Error::other(PlanError::OtherNode(node, named)));
@@ -270,13 +275,49 @@ pub(crate) fn take<T: for<'de> Deserialize<'de>>(fd: OwnedFd) -> io::Result<(Nod
     let mapping = Mapping::shared(fd.as_fd())?;
     // SAFETY: whoever has written it does not touch it any more.
     let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
-    let taken = Header::parse(bytes).and_then(|(header, body)| match postcard::take_from_bytes(body) {
+    let taken = parse(bytes);
+    memory::wipe(bytes);
+    taken.map_err(io::Error::other)
+}
+
+/// What [`Encoded::of`] has written, and for which node.
+fn parse<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<(NodeId, T), PlanError> {
+    let (header, body) = Header::parse(bytes)?;
+    match postcard::take_from_bytes(body) {
         Ok((value, [])) => Ok((header.node, value)),
         Ok(_) => Err(PlanError::Garbled("it has more bytes than it is long")),
         Err(error) => Err(PlanError::Unreadable(error)),
-    });
-    memory::wipe(bytes);
-    taken.map_err(io::Error::other)
+    }
+}
+
+/// Plans out of any bytes, for the fuzz target of them.
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use super::*;
+
+    /// Reads bytes as a whole plan, then as the body of one for `node`. What is a plan comes back when it is written
+    /// and read again.
+    pub fn read(node: NodeId, bytes: &[u8]) {
+        again(bytes);
+        let header = Header::new(node, bytes.len()).to_bytes();
+        again(&[&header[..], bytes].concat());
+    }
+
+    fn again(bytes: &[u8]) {
+        let plan = match parse::<Plan>(bytes).map_err(io::Error::other) {
+            Ok((node, plan)) => Plan::checked(node, plan),
+            Err(error) => Err(error),
+        };
+        match plan {
+            Ok(plan) => {
+                let written = plan.encode().expect("a plan can be written");
+                let (node, read) = parse::<Plan>(&written.0).expect("and read");
+                let read = Plan::checked(node, read).expect("as what it was");
+                assert!(read.encode().expect("a plan can be written") == written);
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use campaign::Error;
 use campaign::relay::detour;
-use campaign::relay::forward::{Forwarder, RelayConfig};
+use campaign::relay::forward::{Carries, Forwarder, RelayConfig};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -41,23 +41,28 @@ fn commands() -> Result<File, Error> {
     commands.map(File::from).map_err(Error::io("cannot copy standard input"))
 }
 
-/// `FACING_LEFT_PID FACING_RIGHT_PID RAILS SEED PORT,PORT.. [CAPTURE]`: only the library starts this.
+/// `FACING_LEFT_PID FACING_RIGHT_PID RAILS SEED PORT,PORT..|ethernet [CAPTURE]`: only the library starts this.
 fn parse(arguments: &[String]) -> Result<RelayConfig, String> {
     let (required, capture) = match arguments {
         [required @ .., capture] if required.len() == 5 => (required, Some(capture.into())),
         required => (required, None),
     };
-    let [facing_left, facing_right, rails, seed, ports] = required else {
-        return Err("usage: FACING_LEFT_PID FACING_RIGHT_PID RAILS SEED PORT,PORT.. [CAPTURE]".into());
+    let [facing_left, facing_right, rails, seed, carries] = required else {
+        return Err(
+            "usage: FACING_LEFT_PID FACING_RIGHT_PID RAILS SEED PORT,PORT..|ethernet [CAPTURE]".into()
+        );
     };
-    let ports = ports.split(',').map(parsed).collect::<Result<_, _>>()?;
+    let carries = match carries.as_str() {
+        "ethernet" => Carries::Ethernet,
+        ports => Carries::Udp(ports.split(',').map(parsed).collect::<Result<_, _>>()?),
+    };
     Ok(RelayConfig {
         facing_left: parsed(facing_left)?,
         facing_right: parsed(facing_right)?,
         rails: parsed(rails)?,
         seed: parsed(seed)?,
         capture,
-        ports,
+        carries,
     })
 }
 

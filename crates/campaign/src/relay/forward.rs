@@ -3,9 +3,13 @@
 //! The namespace that faces the left machine carries the right machine's addresses, and the other way round. A socket
 //! there stands in for a port of the machine it hides; datagrams to it go over a [`Wire`] and leave from the socket
 //! that stands in for their sender. So both machines see each other's true addresses and ports.
+//!
+//! Where nodes use raw Ethernet, the interfaces there are the two ends of one [`Segment`]: each frame of the product's
+//! protocol goes over a [`Wire`] as it is, and so do the machines' own addresses.
 
 use super::flood::{Flood, KINDS};
 use super::impair::{Datagram, Wire};
+use super::segment::Segment;
 use crate::Error;
 use crate::capture::CaptureWriter;
 use crate::world::{Direction, Side, rail_address};
@@ -48,8 +52,17 @@ pub struct RelayConfig {
     pub seed: u64,
     /// Where to record what the machines sent, if anywhere.
     pub capture: Option<PathBuf>,
-    /// Ports that wait for a first datagram, on both machines and every rail.
-    pub ports: Vec<u16>,
+    /// What it carries.
+    pub carries: Carries,
+}
+
+/// What a relay carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Carries {
+    /// Datagrams. These ports wait for a first one, on both machines and every rail.
+    Udp(Vec<u16>),
+    /// Ethernet frames.
+    Ethernet,
 }
 
 /// Which end a socket stands in for.
@@ -67,6 +80,8 @@ pub struct Forwarder {
     rails: u8,
     namespaces: [File; 2],
     sockets: BTreeMap<Owner, StandIn>,
+    /// By rail and the machine that each faces.
+    segments: BTreeMap<(u8, Side), Segment>,
     wires: BTreeMap<(u8, Direction), Wire>,
     floods: BTreeMap<(u8, Direction), Flood>,
     capture: Option<CaptureWriter>,
@@ -98,6 +113,7 @@ impl Forwarder {
             rails: config.rails,
             namespaces: [namespace(config.facing_left)?, namespace(config.facing_right)?],
             sockets: BTreeMap::new(),
+            segments: BTreeMap::new(),
             wires,
             floods,
             capture: config.capture.as_deref().map(CaptureWriter::create).transpose()?,
@@ -106,9 +122,18 @@ impl Forwarder {
             buffer: vec![0; 1 << 16],
         };
         for rail in 0..config.rails {
-            for &port in &config.ports {
-                forwarder.open((rail, Side::Left, port), u64::MAX)?;
-                forwarder.open((rail, Side::Right, port), u64::MAX)?;
+            for side in [Side::Left, Side::Right] {
+                match &config.carries {
+                    Carries::Udp(ports) => {
+                        for &port in ports {
+                            forwarder.open((rail, side, port), u64::MAX)?;
+                        }
+                    }
+                    Carries::Ethernet => {
+                        forwarder.enter_facing(side)?;
+                        forwarder.segments.insert((rail, side), Segment::open(&format!("rail{rail}"))?);
+                    }
+                }
             }
         }
         Ok(forwarder)
@@ -122,6 +147,7 @@ impl Forwarder {
             for owner in ready {
                 self.receive(owner);
             }
+            self.receive_frames();
             self.deliver();
             if commands_ready && !read_commands(&mut commands, &mut text)? {
                 return self.flush();
@@ -154,6 +180,7 @@ impl Forwarder {
         };
         let mut descriptors = vec![PollFd::new(commands, PollFlags::IN)];
         descriptors.extend(self.sockets.values().map(|one| PollFd::new(&one.socket, PollFlags::IN)));
+        descriptors.extend(self.segments.values().map(|one| PollFd::new(one, PollFlags::IN)));
         match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(Error::io("cannot poll")(errno.into())),
@@ -195,6 +222,18 @@ impl Forwarder {
         }
     }
 
+    /// What has come on Ethernet, of each segment a burst.
+    fn receive_frames(&mut self) {
+        let now_ns = self.now_ns();
+        for (&(rail, side), segment) in &mut self.segments {
+            let Some(wire) = self.wires.get_mut(&(rail, Direction::from_side(side))) else { continue };
+            for _ in 0..BURST {
+                let Some(payload) = segment.receive() else { break };
+                wire.handle(now_ns, Datagram { source_port: 0, target_port: 0, payload });
+            }
+        }
+    }
+
     fn deliver(&mut self) {
         let now_ns = self.now_ns();
         let mut due = Vec::new();
@@ -214,6 +253,9 @@ impl Forwarder {
     }
 
     fn send(&mut self, rail: u8, direction: Direction, datagram: &Datagram) -> Result<(), Error> {
+        if let Some(segment) = self.segments.get(&(rail, direction.target())) {
+            return segment.send(&datagram.payload);
+        }
         let target = SocketAddrV4::new(rail_address(rail, direction.target()), datagram.target_port);
         let now_ns = self.now_ns();
         let socket = self.open((rail, direction.source(), datagram.source_port), now_ns)?;
@@ -247,13 +289,19 @@ impl Forwarder {
         Ok(())
     }
 
-    fn bind(&self, (rail, side, port): Owner) -> Result<UdpSocket, Error> {
+    /// From now on this process opens sockets in the namespace that faces a machine.
+    fn enter_facing(&self, side: Side) -> Result<(), Error> {
         let namespace = match side {
-            Side::Right => &self.namespaces[0],
-            Side::Left => &self.namespaces[1],
+            Side::Left => &self.namespaces[0],
+            Side::Right => &self.namespaces[1],
         };
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(|errno| Error::io("cannot enter a network namespace")(errno.into()))?;
+            .map_err(|errno| Error::io("cannot enter a network namespace")(errno.into()))
+    }
+
+    fn bind(&self, (rail, side, port): Owner) -> Result<UdpSocket, Error> {
+        // It stands in for a machine, so it faces the other one.
+        self.enter_facing(Direction::from_side(side).target())?;
         let address = SocketAddr::from((rail_address(rail, side), port));
         let socket = UdpSocket::bind(address).map_err(Error::io(format!("cannot stand in for {address}")))?;
         socket.set_nonblocking(true).map_err(Error::io("cannot make a socket non-blocking"))?;
@@ -322,7 +370,7 @@ impl Forwarder {
 }
 
 /// Gives a socket room for a burst.
-pub(super) fn large_buffer(socket: &UdpSocket) {
+pub(super) fn large_buffer(socket: &impl AsFd) {
     // Only a privileged relay may go above the system's limit; a smaller buffer is a worse network, no failure.
     if set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
         let _ = set_socket_recv_buffer_size(socket, RECEIVE_BUFFER);

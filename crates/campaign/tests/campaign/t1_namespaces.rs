@@ -5,7 +5,7 @@ use base::Impairment;
 use campaign::causeway::{Borrower, Card, Lender, STOP_TIMEOUT, kill_card};
 use campaign::process::Process;
 use campaign::tools::{self, FioJob};
-use campaign::world::{Machine, World, WorldConfig};
+use campaign::world::{Machine, Medium, World, WorldConfig};
 use campaign::{Error, gate, scale};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,10 +21,23 @@ const BETWEEN_KILLS: Duration = Duration::from_millis(150);
 
 #[test]
 fn t1_killed_cards_over_a_bad_network() {
+    killed_cards(Medium::chosen(), scale::kills(30));
+}
+
+#[test]
+fn t7_killed_cards_over_ethernet() {
+    killed_cards(Medium::Ethernet, scale::kills(4));
+}
+
+#[test]
+fn t7_killed_cards_behind_switches() {
+    killed_cards(Medium::Switch, scale::kills(4));
+}
+
+fn killed_cards(medium: Medium, kills: u32) {
     let _place = gate::computes();
     let seed = scale::first_seed();
-    let kills = scale::kills(30);
-    let mut world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
+    let mut world = World::new(&WorldConfig { seed, medium, ..WorldConfig::default() }).unwrap();
     let image = world.right().dir().join("disk.img");
     let original = world.left().dir().join("original.img");
     tools::empty_image(&image, 2 * HALF).unwrap();
@@ -48,7 +61,7 @@ fn t1_killed_cards_over_a_bad_network() {
     let longest = recoveries.iter().filter_map(|card| card.last_recovery_s).fold(0.0, f64::max);
     let count = recoveries.len();
     scale::report(&format!(
-        "t1: seed {seed}, {count} kills, {rounds} rounds, longest recovery {longest} s, {network:?}"
+        "t1: over {medium:?}, seed {seed}, {count} kills, {rounds} rounds, longest recovery {longest} s, {network:?}"
     ));
 }
 

@@ -288,6 +288,11 @@ fn x_interfaces_that_cannot_be_used_are_refused_by_name() {
     let mut borrower = Borrower::begin(left, "borrower", &lender.lines[0], &["--ethernet", "rail1"]).unwrap();
     set_link(right, "rail1", "up");
     borrower.wait_usable(LONG).unwrap();
+
+    // Nobody hears what it sends itself.
+    let command = borrow_command(right, "own", &lender.lines[0], &["--ethernet", "rail1"]).unwrap();
+    let (exit, told) = refusal(right, command);
+    assert!(exit == 3 && told.contains("is rail1 of this very machine"), "{exit}: {told}");
 }
 
 /// How a command ended that is expected to be refused, and what it said.

@@ -266,9 +266,9 @@ impl serve::Observer for Announce {
             )
         } else {
             format!(
-                "nobody answered for {function} within {seconds} s; tried {tried} over UDP: is `causeway lend` running \
+                "nobody answered for {function} within {seconds} s; tried {tried}: is `causeway lend` running \
                  there, is this the line that it printed last (it is of node {node}, as `causeway id` says there), and \
-                 do firewalls let UDP pass?"
+                 do firewalls on the way let it pass?"
             )
         })
     }

@@ -76,9 +76,9 @@ pub(super) fn toward(
     for id in RailId::ALL.into_iter().take(addresses.rails().max(least)) {
         let name = format!("rail{id}");
         let bound = match addresses.get(id) {
-            Some(RailAddress::Ethernet(_)) => {
+            Some(lender @ RailAddress::Ethernet(_)) => {
                 let interface = interfaces.next().cloned().map_or_else(only_interface, Ok);
-                interface.and_then(|interface| bind(&Listen::Ethernet { interface }, 0, true))
+                interface.and_then(|interface| toward_ethernet(interface, lender))
             }
             other => bind(&any_address(other), 0, true),
         };
@@ -91,6 +91,18 @@ pub(super) fn toward(
         }
     }
     Ok(rails)
+}
+
+/// A rail by this interface to a lender on its segment.
+fn toward_ethernet(interface: String, lender: RailAddress) -> Result<Box<dyn RailSocket>, Failure> {
+    let socket = bind(&Listen::Ethernet { interface: interface.clone() }, 0, true)?;
+    if socket.local() == lender {
+        return Err(Failure::refused(format!(
+            "{lender} is {interface} of this very machine, and nodes do not hear each other by an Ethernet interface \
+             that both use: have the lender listen at an address of UDP as well, such as --listen 127.0.0.1"
+        )));
+    }
+    Ok(socket)
 }
 
 /// Rails behind these ports of switches, in their order, at the places of `listen`, which the switches know.
