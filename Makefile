@@ -35,7 +35,7 @@ help: ## list the targets
 build: ## build the program in release mode
 	$(CARGO) build --release --locked -p causeway
 
-demo: build ## borrow a drive through loss, cut and slow links, killed cards and switches (ARGS='--image FILE')
+demo: build ## borrow a drive through loss, cut and slow links, killed cards, switches and a manager (ARGS='--image FILE')
 	$(BINARY) demo $(ARGS)
 
 # The program under test is the release build; the tests themselves keep debug assertions and overflow checks.

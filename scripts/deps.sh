@@ -68,6 +68,16 @@ if ! fio --enghelp 2>/dev/null | grep -qw nbd; then
     echo "deps: this fio was built without the nbd engine; install one built with libnbd (Debian's is)" >&2
     exit 1
 fi
+# A program of Python that asks a manager whatever its description says: a virtual environment, nothing of the system.
+if ! python3 -c 'import ensurepip' 2>/dev/null; then
+    if ((EUID == 0)) && command -v apt-get >/dev/null 2>&1; then
+        DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 install -y --no-install-recommends python3-venv
+    else
+        echo "deps: python3 has no ensurepip; install python3-venv and start again" >&2
+        exit 1
+    fi
+fi
+"$(dirname "$0")/schemathesis.sh" >/dev/null
 # QEMU and a kernel for tests with real guests, fetched without root. Where they cannot be had, those tests say that they
 # are skipped; with CI=true that would be a failure, so it is one here.
 if ! "$(dirname "$0")/../tests/guest/fetch.sh"; then

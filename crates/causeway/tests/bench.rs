@@ -61,6 +61,29 @@ fn a_copy_goes_over_the_network_and_its_processor_time_is_counted() {
 }
 
 #[test]
+fn an_assignment_and_the_death_of_a_manager_are_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = ["assign", "manager-kill", "shm-manager-kill"];
+    let (output, report) = bench(folder.path(), &[&cases[..], &["--rounds", "2"]].concat(), &[]);
+    assert!(output.status.success(), "{output:?}");
+    let [assign, kills @ ..] = report["cases"].as_array().unwrap().as_slice() else { panic!("{report}") };
+    assert_eq!((assign["target"].as_f64(), assign["unit"].as_str()), (Some(500.0), Some("ms")));
+    assert_eq!(assign["ours"]["rounds"].as_array().unwrap().len(), 2, "{assign}");
+    assert!(assign["ours"]["min"].as_f64().unwrap() > 0.0, "{assign}");
+    for case in kills {
+        let [ours, peer] = medians(case);
+        assert!(ours > 0.0 && peer > 0.0 && case["ratio"].is_number(), "{case}");
+        for round in
+            [&case["ours"], &case["peer"]].into_iter().flat_map(|it| it["rounds"].as_array().unwrap())
+        {
+            assert_eq!(round["latencies_us"].as_array().unwrap().len(), 17, "{round}");
+        }
+    }
+    let page = std::fs::read_to_string(folder.path().join("out/report.html")).unwrap();
+    assert!(page.contains("times between two answers"), "both distributions are plotted");
+}
+
+#[test]
 fn a_peer_that_is_not_installed_is_named_and_counts_in_ci() {
     for (environment, code) in [(&[("PATH", "")][..], 0), (&[("PATH", ""), ("CI", "true")], 1)] {
         let folder = tempfile::tempdir().unwrap();

@@ -53,6 +53,24 @@ fn what_keeps_a_guest_from_this_machine_is_named() {
 }
 
 #[test]
+fn a_manager_is_killed_under_load_and_the_next_one_takes_back_what_it_gave() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_causeway"));
+    command.args(["demo", "-o", "json", "--seed", "3", "--pace", "10"]).current_dir(folder.path());
+    let output = command.env("TMPDIR", folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let phase = report["phases"].as_array().unwrap().last().unwrap();
+    assert_eq!((&phase["name"], &phase["io_errors"]), (&"manager-kill".into(), &0.into()), "{report}");
+    assert!(phase["killed_pid"].is_u64() && phase["bytes_verified"].as_u64().unwrap() > 0, "{phase}");
+    assert!(phase["recovery_s"].is_f64() && phase["longest_gap_s"].is_f64(), "{phase}");
+    let kinds: Vec<_> = report["events"].as_array().unwrap().iter().map(|event| &event["kind"]).collect();
+    assert_eq!(kinds[kinds.len() - 4..], ["assigned", "kill", "manager-started", "unassigned"]);
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 1, "the page alone is left: {left:?}");
+}
+
+#[test]
 fn a_kernel_that_is_gone_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guest/fetch.sh");

@@ -29,6 +29,7 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
         ethernet: &args.ethernet,
         switches: &[],
         listen: &[],
+        machines: &[],
     };
     borrower.serve(&roles::addresses_of(lines.iter().map(Line::addresses)), |own| {
         let loan = |line| roles::loan(line, Edge::Load(spec(&args.work)), PATIENCE);

@@ -21,8 +21,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::clock::wall;
 use crate::keys::{self, JoinToken, NodeKey};
-use crate::session::host_of;
 use crate::shapes::{Introduction, Join, Joined, Problem, join_text};
+use crate::url::host_of;
 
 /// How long one manager has for all of it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -83,7 +83,7 @@ async fn ask(
 ) -> Result<Welcome, JoinError> {
     let unreachable =
         |what: &str, error: &dyn core::fmt::Display| JoinError::Unreachable(format!("{what}: {error}"));
-    let (host, port) = host_of(url).map_err(JoinError::Unreachable)?;
+    let (host, port) = host_of(url).map_err(|error| JoinError::Unreachable(error.to_string()))?;
     let stream = TcpStream::connect((host.as_str(), port)).await;
     let stream = stream.map_err(|error| unreachable("it cannot be reached", &error))?;
     let server =

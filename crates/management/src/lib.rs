@@ -10,6 +10,7 @@
 //! | [`shapes`] | documents of the HTTP interface: what clients ask for and hear |
 //! | [`joining`] | how a node comes to belong to a fabric |
 //! | [`session`] | a node's connection to its manager |
+//! | [`texts`] | what texts of a request look like, for the description of the interface |
 //! | [`store`] | the files of log, snapshot and backup |
 //! | [`wire`] | what a node and the manager say to each other, on one connection |
 
@@ -22,5 +23,7 @@ pub mod server;
 pub mod session;
 pub mod shapes;
 pub mod store;
+pub mod texts;
 mod trust;
+mod url;
 pub mod wire;

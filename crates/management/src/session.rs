@@ -25,6 +25,7 @@ use tokio_tungstenite::tungstenite::{self, Message};
 use crate::clock::wall;
 use crate::keys::{self, NodeKey};
 use crate::trust::trusting;
+use crate::url::host_of;
 use crate::wire::{FromNode, HEARTBEAT, MESSAGE_MAX, SILENT, ToNode, VERSION, proof_text};
 
 /// How long connecting to one address of a manager may take, with TLS and proofs.
@@ -199,7 +200,7 @@ impl Link {
 
     /// A connection over which both know with whom they speak.
     async fn connect(&self, url: &str) -> Result<Socket, String> {
-        let (host, port) = host_of(url)?;
+        let (host, port) = host_of(url).map_err(|error| error.to_string())?;
         let stream = TcpStream::connect((host.as_str(), port)).await;
         let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
         // A small message is not kept back for the next one; if it is, that costs time only.
@@ -328,29 +329,5 @@ async fn timed<E: core::fmt::Display>(sending: impl Future<Output = Result<(), E
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(format!("the connection has ended: {error}")),
         Err(_) => Err(format!("it took nothing for {} s", SILENT.as_secs())),
-    }
-}
-
-/// Host and port of `https://HOST:PORT`.
-pub(crate) fn host_of(url: &str) -> Result<(String, u16), String> {
-    let wrong = || format!("`{url}` is no URL of a manager, such as https://10.0.0.1:7443");
-    let rest = url.strip_prefix("https://").ok_or_else(wrong)?.trim_end_matches('/');
-    let (host, port) = rest.rsplit_once(':').ok_or_else(wrong)?;
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let port = port.parse().map_err(|_| wrong())?;
-    if host.is_empty() { Err(wrong()) } else { Ok((host.to_owned(), port)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_url_has_a_host_and_a_port() {
-        assert_eq!(host_of("https://10.0.0.1:7443"), Ok(("10.0.0.1".to_owned(), 7443)));
-        assert_eq!(host_of("https://[::1]:7443/"), Ok(("::1".to_owned(), 7443)));
-        for wrong in ["", "http://a:1", "https://a", "https://:1", "https://a:b"] {
-            assert!(host_of(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -34,6 +34,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::texts::{
+    BytesText, DomainsNumber, GroupNumber, MillisNumber, NameText, OnSilenceText, RoleText, SecondsNumber,
+    SlotText,
+};
+
 /// Rows of a page at most.
 pub const LIMIT_MAX: usize = 1000;
 /// Rows of a page if nothing is said.
@@ -71,6 +76,9 @@ pub struct Fabric {
     pub restoring: Option<Vec<String>>,
     /// The manager's clock, RFC 3339.
     pub now: String,
+    /// What is wrong with the manager itself.
+    #[serde(default)]
+    pub alarms: Vec<String>,
 }
 
 /// A node.
@@ -192,12 +200,15 @@ pub struct Loan {
 #[serde(deny_unknown_fields)]
 pub struct Assign {
     /// DOMAIN/SLOT, where one node only has such a domain, or NODE/DOMAIN/SLOT, or by numbers.
+    #[schema(value_type = SlotText)]
     pub slot: String,
     /// In which group; 1 if nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<GroupNumber>)]
     pub group: Option<u16>,
     /// `hold(SECONDS)` or `remove`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<OnSilenceText>)]
     pub on_silence: Option<String>,
 }
 
@@ -206,6 +217,7 @@ pub struct Assign {
 #[serde(deny_unknown_fields)]
 pub struct SetGroups {
     /// From then on.
+    #[schema(value_type = Vec<GroupNumber>, min_items = 1, max_items = 64)]
     pub groups: Vec<u16>,
 }
 
@@ -233,12 +245,15 @@ pub struct Changed {
 pub struct MakeJoinToken {
     /// For how long it is good; a day if nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<SecondsNumber>)]
     pub seconds: Option<u64>,
     /// Which groups its node may enter; 1 if nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<GroupNumber>>, min_items = 1, max_items = 64)]
     pub groups: Option<Vec<u16>>,
     /// How many domains its node gets; 64 if nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<DomainsNumber>)]
     pub domains: Option<u32>,
 }
 
@@ -247,9 +262,14 @@ pub struct MakeJoinToken {
 #[serde(deny_unknown_fields)]
 pub struct MakeApiToken {
     /// Its name.
+    #[schema(value_type = NameText)]
     pub name: String,
     /// `administrator`, `operator` or `read-only`.
+    #[schema(value_type = RoleText)]
     pub role: String,
+    /// Whether one of this name is worth nothing any more; if nothing is said, it stays, and this is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replace: Option<bool>,
 }
 
 /// A token that was made: it is told this once.
@@ -336,13 +356,17 @@ pub struct Introduction {
 #[serde(deny_unknown_fields)]
 pub struct Join {
     /// What the node wants to be called.
+    #[schema(value_type = NameText)]
     pub name: String,
     /// Its public key (X25519), as [`manager::model::PublicKey`] has it as text.
+    #[schema(value_type = BytesText)]
     pub key: String,
     /// HMAC-SHA256 of [`join_text`] under the secret that its key and the manager's share: it has that key.
     /// Base 32, as the key.
+    #[schema(value_type = BytesText)]
     pub proof: String,
     /// Its clock, in milliseconds since 1970.
+    #[schema(value_type = MillisNumber)]
     pub now: u64,
 }
 

@@ -56,6 +56,8 @@ pub enum Command {
         hash: TokenHash,
         /// As what.
         role: Role,
+        /// Whether one of this name is worth nothing any more.
+        replace: bool,
     },
     /// Somebody may not use the interface any more. Administrator.
     RemoveApiToken {

@@ -123,6 +123,11 @@ pub enum Refusal {
         /// It.
         hash: TokenHash,
     },
+    /// There is a token of this name already, and nobody has said that it is to be replaced.
+    TokenNamed {
+        /// It.
+        name: Name,
+    },
     /// The node is there already.
     NodeThere {
         /// How it is called.
@@ -226,6 +231,9 @@ impl fmt::Display for Refusal {
                 write!(f, "node {by} has joined with this token at {at}: each lets one join")
             }
             Self::TokenThere { .. } => write!(f, "there is such a token already: make another one"),
+            Self::TokenNamed { name } => {
+                write!(f, "there is a token `{name}` already: choose another name, or `--replace` it")
+            }
             Self::NodeThere { name, since } => {
                 write!(f, "the node has joined already as `{name}` at {since}")
             }

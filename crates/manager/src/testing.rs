@@ -71,6 +71,7 @@ pub(crate) fn founded() -> State {
         name: name(name_of),
         hash: hash(number),
         role,
+        replace: false,
     };
     run(&mut state, by("root", 1, set("op", 2, Role::Operator)));
     run(&mut state, by("root", 2, set("eye", 3, Role::ReadOnly)));

@@ -85,12 +85,12 @@ impl FromStr for Assigned {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    #[test]
-    fn a_text_brings_back_what_it_was_made_of() {
-        let mut assigned = Assigned {
+    /// One with the greatest of numbers.
+    pub(crate) fn example() -> Assigned {
+        Assigned {
             generation: LoanGeneration(u64::MAX),
             number: FunctionId(u32::MAX),
             slot: 255,
@@ -98,7 +98,12 @@ mod tests {
             lender: Lender { key: PublicKey([9; 32]), domain: DomainId(262_143) },
             function: "nvme0".parse().unwrap(),
             addresses: "10.0.0.1:7411,2=[fd00::1]:7411".parse().unwrap(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_text_brings_back_what_it_was_made_of() {
+        let mut assigned = example();
         let text = assigned.to_string();
         assert_eq!(text.parse(), Ok(assigned.clone()), "{text}");
         let elsewhere = assigned.clone();

@@ -35,6 +35,7 @@ pub use completions::CompletionsArgs;
 pub(crate) use events::over;
 pub use hide::hide_line;
 pub use join::JoinArgs;
+pub(crate) use join::join;
 pub use manager::*;
 pub(crate) use protection::protection;
 pub use protection::{OnlyCipher, ProtectionArgs};
@@ -89,7 +90,7 @@ pub enum Command {
     Node(NodeArgs),
     /// Run a switch as its configuration file says: forward frames between nodes that do not reach each other
     Switch(SwitchArgs),
-    /// Run the nodes of a rack on this machine, each as its own configuration file says
+    /// Run the nodes of a rack on this machine, each as its own configuration file says, and their manager, if it has one
     Up(UpArgs),
     /// Show how a node on this machine is doing
     Status(StatusArgs),
@@ -200,6 +201,14 @@ pub struct BorrowArgs {
     /// Who may connect to it.
     #[command(flatten)]
     pub access: SocketAccess,
+    /// Plug the function into the running machine that has this QMP socket, and out of it, and have savevm and migration
+    /// refused meanwhile
+    #[arg(long, value_name = "SOCKET", value_parser = OsStringValueParser::new().try_map(socket_path))]
+    #[arg(requires = "vm", conflicts_with = "nbd")]
+    pub qmp: Option<PathBuf>,
+    /// The root port that it is plugged into [default: the one that `qemu-args` makes]
+    #[arg(long, value_name = "PORT", requires = "qmp", conflicts_with = "nbd")]
+    pub bus: Option<String>,
     /// Name of this node [default: `borrow-` and the function's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
@@ -350,6 +359,9 @@ pub struct UpArgs {
     /// The file that names the nodes; examples/ has a commented one
     #[arg(value_name = "RACK.toml")]
     pub rack: PathBuf,
+    /// Read all files, print what would be started, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `causeway status`.
@@ -577,7 +589,7 @@ pub struct QemuArgs {
     /// Memory of the virtual machine
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub memory: ByteSize,
-    /// Let QEMU make this QMP socket, which a domain of a node's file has as `qmp`
+    /// Let QEMU make this QMP socket, which a domain of a node's file has as `qmp`, and `borrow` as --qmp
     #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
     pub qmp: Option<PathBuf>,
     /// Print the <qemu:commandline> element for a domain of libvirt, which makes memory itself
@@ -695,6 +707,9 @@ mod tests {
             "borrow --nbd /tmp/s",
             "borrow - --nbd /tmp/s --io-timeout 0",
             "borrow - --nbd /tmp/s --io-timeout soon",
+            "borrow - --nbd /tmp/s --qmp /tmp/q",
+            "borrow - --qmp /tmp/q",
+            "borrow - --vm /tmp/s --bus rp1",
             "node",
             "status -o yaml",
             "bogus",

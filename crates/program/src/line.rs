@@ -514,6 +514,13 @@ pub enum ReadLineError {
     Line(#[from] LineError),
 }
 
+impl ReadLineError {
+    /// There is no such file.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Read { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
 /// Whether somebody has forgotten the `@` in front of a file's name.
 fn is_file_name(text: &str) -> bool {
     !text.contains("://") && (text.ends_with(".line") || Path::new(text).is_file())

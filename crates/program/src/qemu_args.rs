@@ -144,7 +144,7 @@ fn devices(sockets: &[String], ports_in_json: bool) -> Vec<String> {
 }
 
 fn numbered(index: usize, socket: &str) -> Value {
-    device(&format!("causeway{}", index + 1), Some(&port(index)), Path::new(socket))
+    device(&device_id(index), Some(&port(index)), Path::new(socket))
 }
 
 /// A function in a port, or in one that QEMU chooses, as `-device` and QMP's `device_add` have it: the one place that
@@ -158,7 +158,13 @@ pub fn device(id: &str, bus: Option<&str>, socket: &Path) -> Value {
     device
 }
 
-fn port(index: usize) -> String {
+/// What the device of this index is called, in a machine that was started with it.
+pub(crate) fn device_id(index: usize) -> String {
+    format!("causeway{}", index + 1)
+}
+
+/// What its port is called.
+pub(crate) fn port(index: usize) -> String {
     format!("causeway-port{}", index + 1)
 }
 

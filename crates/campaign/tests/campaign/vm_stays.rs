@@ -1,17 +1,21 @@
 //! A machine with a borrowed drive stays where it is: QEMU would save and migrate it, and leave a dead drive.
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, binary};
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, binary, slot_command};
 use campaign::gate;
 use campaign::host::{Domain, Host};
 use campaign::process::{Process, poll_until};
 use campaign::world::{World, WorldConfig};
 use guest::Vm;
 use serde_json::json;
+use std::io::Write;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
+/// The device of a slot of that name.
+const DISK: &str = "causeway-disk";
 const LONG: Duration = Duration::from_secs(60);
 
 fn start_node(world: &World, qmp: &Path) -> Process {
@@ -42,7 +46,7 @@ fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
     let attached = causeway(&world, &["attach", &lender.lines[0], "vm1/disk"]);
     assert!(attached.status.success(), "{attached:?}\n{}", node.tail());
     vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
-    let all = |said: [String; 3]| said.iter().all(|it| it.contains("causeway-disk"));
+    let all = |said: [String; 3]| said.iter().all(|it| it.contains(DISK));
     poll_until("QEMU to refuse", LONG, || Ok(all(refusals(&mut vm)).then_some(())))
         .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", refusals(&mut vm), node.tail()));
     let qemu = std::fs::read_to_string(vm.folder().join("qemu.log")).unwrap();
@@ -52,7 +56,7 @@ fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
     // Somebody takes it out by hand.
     vm.qmp().human("info mtree -f").unwrap();
     vm.qmp().execute("device_del", json!({ "id": "causeway-disk" })).unwrap();
-    wait_free(&mut vm, &node);
+    wait_free(&mut vm, DISK, &node);
     // And plugs it in again.
     let device = json!({
         "driver": "vfio-user-pci", "id": "causeway-disk", "bus": "rp2",
@@ -60,40 +64,106 @@ fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
     });
     vm.hot_add(device).unwrap();
     vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
-    wait_held(&mut vm, &node);
+    wait_held(&mut vm, DISK, &node);
     // Its guest lets go of it when the node has taken the function away.
     vm.qmp().execute("stop", json!({})).unwrap();
     let detached = causeway(&world, &["detach", "vm1/disk"]);
     let said = String::from_utf8_lossy(&detached.stderr);
-    assert!(said.contains("did not say that causeway-disk is gone") && is_held(&mut vm), "{detached:?}");
+    assert!(
+        said.contains("did not say that causeway-disk is gone") && is_held(&mut vm, DISK),
+        "{detached:?}"
+    );
     vm.qmp().execute("cont", json!({})).unwrap();
-    wait_free(&mut vm, &node);
+    wait_free(&mut vm, DISK, &node);
     // Nothing is left of it that another one could meet.
     let attached = causeway(&world, &["attach", &lender.lines[0], "vm1/disk"]);
     assert!(attached.status.success(), "{attached:?}\n{}", node.tail());
     vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
-    wait_held(&mut vm, &node);
+    wait_held(&mut vm, DISK, &node);
     drop(vm);
     assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
 }
 
-/// Whether QEMU has what makes it refuse.
-fn is_held(vm: &mut Vm) -> bool {
+/// Whether QEMU has what makes it refuse because of a device.
+fn is_held(vm: &mut Vm, device: &str) -> bool {
     let nodes = vm.qmp().execute("query-named-block-nodes", json!({})).unwrap();
-    nodes.as_array().unwrap().iter().any(|node| node["node-name"] == "causeway-disk")
+    nodes.as_array().unwrap().iter().any(|node| node["node-name"] == device)
 }
 
 #[track_caller]
-fn wait_held(vm: &mut Vm, node: &Process) {
-    let held = poll_until("QEMU to refuse", LONG, || Ok(is_held(vm).then_some(())));
+fn wait_held(vm: &mut Vm, device: &str, node: &Process) {
+    let held = poll_until("QEMU to refuse", LONG, || Ok(is_held(vm, device).then_some(())));
     held.unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
 }
 
 #[track_caller]
-fn wait_free(vm: &mut Vm, node: &Process) {
-    let free = poll_until("QEMU to refuse no longer", LONG, || Ok((!is_held(vm)).then_some(())));
+fn wait_free(vm: &mut Vm, device: &str, node: &Process) {
+    let free = poll_until("QEMU to refuse no longer", LONG, || Ok((!is_held(vm, device)).then_some(())));
     free.unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
+}
+
+/// One line and no file: `causeway borrow` with a monitor does what a node with slots does.
+#[test]
+fn a_line_with_a_monitor_plugs_the_drive_in_and_keeps_the_machine() {
+    let _place = gate::computes();
+    let Some(kit) = guest::kit() else { return };
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let mut lender = Lender::start_image(world.right(), "lender", 32 * MIB).unwrap();
+    let mut vm = Vm::builder(&kit).name("one-line").start().unwrap();
+    let qmp = vm.second_qmp();
+    let arguments = ["--qmp", qmp.to_str().unwrap(), "--bus", "rp1"];
+    let start = || Slot::start_as(world.left(), "slot", &lender.lines[0], &arguments).unwrap();
+    let mut slot = start();
+    vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", slot.process.tail()));
+    wait_held(&mut vm, "causeway1", &slot.process);
+    let said = refusals(&mut vm);
+    assert!(said.iter().all(|it| it.contains("causeway1")), "{said:?}");
+    // `loadvm` has stopped it.
+    vm.qmp().execute("cont", json!({})).unwrap();
+    let mut detach = world.left().command(binary().unwrap());
+    let detached = detach.args(["detach", "slot/slot", "--name", "slot"]).output().unwrap();
+    assert!(detached.status.success(), "{detached:?}\n{}", slot.process.tail());
+    vm.wait_for(LONG, "! ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", slot.process.tail()));
+    wait_free(&mut vm, "causeway1", &slot.process);
+    assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
+    // Whoever starts it again wants the drive again.
+    slot = start();
+    vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", slot.process.tail()));
+    wait_held(&mut vm, "causeway1", &slot.process);
+    drop(vm);
+    assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+}
+
+/// The monitor of such a line may come later; what is none is refused, or told of.
+#[test]
+fn a_line_with_what_is_no_monitor_says_so() {
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let left = world.left();
+    let lender = Lender::start(world.right(), &["ram:1M"], &[]).unwrap();
+    let [file, later, other] = ["file", "later", "other"].map(|name| left.dir().join(name));
+    std::fs::write(&file, "").unwrap();
+    for (qmp, why) in [(&file, "is no socket"), (&file.join("sub/qmp"), "no folder")] {
+        let mut command =
+            slot_command(left, "slot", &lender.lines[0], &["--qmp", qmp.to_str().unwrap()]).unwrap();
+        let refused = command.output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(3) && said.contains(why), "{refused:?}");
+    }
+    let start = |qmp: &Path| {
+        Slot::start_as(left, "slot", &lender.lines[0], &["--qmp", qmp.to_str().unwrap()]).unwrap()
+    };
+    let mut slot = start(&later);
+    slot.process.wait_log("why", LONG, |line| line.contains("cannot reach QEMU")).unwrap();
+    assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
+    let listener = UnixListener::bind(&other).unwrap();
+    let speaks =
+        std::thread::spawn(move || listener.accept().unwrap().0.write_all(b"220 ready\r\n").unwrap());
+    let mut slot = start(&other);
+    slot.process.wait_log("why", LONG, |line| line.contains("what makes no sense")).unwrap();
+    speaks.join().unwrap();
+    assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
 }
 
 #[test]

@@ -17,6 +17,8 @@ const SHARE_ONE_DRIVE: &str = "share-one-drive.toml";
 const BORROW_PRESET: &str = "borrow-preset.toml";
 /// The file of a rack, then those of its nodes.
 const RACK: [&str; 3] = ["rack.toml", "rack-store.toml", "rack-desk.toml"];
+/// The same of one with a manager.
+const FABRIC: [&str; 3] = ["fabric-rack.toml", "fabric-store.toml", "fabric-desk.toml"];
 /// A virtual machine that libvirt runs, and its node: tested in vm_libvirt.rs.
 const LIBVIRT: [&str; 2] = ["libvirt.xml", "libvirt.toml"];
 /// What the borrower's example says.
@@ -95,7 +97,7 @@ fn w5_no_example_is_left_out() {
     let names: BTreeSet<String> =
         names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     let tested = [BORROW_PRESET, LEND_ONE, LEND_TWO_RAILS, SHARE_ONE_DRIVE];
-    let tested = tested.into_iter().chain(RACK).chain(LIBVIRT).map(str::to_owned);
+    let tested = tested.into_iter().chain(RACK).chain(FABRIC).chain(LIBVIRT).map(str::to_owned);
     assert_eq!(names, tested.collect(), "a new example needs a test here");
 }
 
@@ -200,6 +202,44 @@ fn w5_a_rack_comes_up_as_one_and_ends_as_one() {
             Ok((processes.len() == 7).then_some(processes))
         })
         .unwrap();
+    end(rack);
+    assert!(processes.iter().all(|pid| !is_running(*pid)), "nobody is left behind");
+}
+
+/// As its first lines say; and again, with the same folder.
+#[test]
+fn w5_a_rack_with_a_manager_gives_and_takes() {
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.right();
+    FABRIC[1..].iter().for_each(|node| _ = copy(machine, node, &[]));
+    let ask = |arguments: &[&str]| {
+        let mut command = machine.command(binary().unwrap());
+        command.args(arguments).env("CAUSEWAY_MANAGER", machine.dir().join("fabric/admin.toml"));
+        let output = command.output().unwrap();
+        Ok(output.status.success().then(|| String::from_utf8(output.stdout).unwrap()))
+    };
+    let is_there = |list: &str| list.contains("fabric-store/nvme0") && list.contains(" applied ");
+    let socket = machine.dir().join("vm1-disk.sock");
+    let mut rack = start_as(&["up"], machine, FABRIC[0], &[]);
+    let url = "manager serves https://localhost:7443";
+    rack.wait_line("its manager", START_TIMEOUT, |line| line == url).unwrap();
+    let assign = ["assign", "fabric-store/nvme0", "vm1/disk"];
+    poll_until("an assignment", START_TIMEOUT, || ask(&assign)).unwrap();
+    poll_until("the slot's socket", START_TIMEOUT, || Ok(socket.exists().then_some(()))).unwrap();
+    end(rack);
+    // Nobody has said anything since: the loan is there again.
+    let mut rack = start_as(&["up"], machine, FABRIC[0], &[]);
+    rack.wait_line("its manager", START_TIMEOUT, |line| line == url).unwrap();
+    poll_until("the slot's socket", START_TIMEOUT, || Ok(socket.exists().then_some(()))).unwrap();
+    let loans = || Ok(ask(&["loan", "list"])?.filter(|list| is_there(list)));
+    poll_until("the loan", START_TIMEOUT, loans).unwrap();
+    let processes = poll_until("a manager and two nodes, each with two cards", START_TIMEOUT, || {
+        let processes = family(rack.pid());
+        Ok((processes.len() == 8).then_some(processes))
+    })
+    .unwrap();
+    poll_until("the end of it", START_TIMEOUT, || ask(&["unassign", "fabric-store/nvme0"])).unwrap();
+    poll_until("an empty slot", START_TIMEOUT, || Ok((!socket.exists()).then_some(()))).unwrap();
     end(rack);
     assert!(processes.iter().all(|pid| !is_running(*pid)), "nobody is left behind");
 }

@@ -133,8 +133,19 @@ pub(super) fn work(
     (blocks, next): (u64, &mut u64),
     goes_on: impl Fn() -> bool,
 ) -> Result<Duration, NbdError> {
-    let (mut longest, mut data) = (Duration::ZERO, Vec::new());
-    let mut last = None;
+    let mut longest = Duration::ZERO;
+    each_gap(client, (blocks, next), goes_on, |gap| longest = longest.max(gap))?;
+    Ok(longest)
+}
+
+/// Reads all over the drive, and tells the time between any two answers.
+pub(super) fn each_gap(
+    client: &mut NbdClient,
+    (blocks, next): (u64, &mut u64),
+    goes_on: impl Fn() -> bool,
+    mut tell: impl FnMut(Duration),
+) -> Result<(), NbdError> {
+    let (mut last, mut data) = (None::<Instant>, Vec::new());
     while goes_on() {
         while client.in_flight() < DEPTH {
             *next = next.wrapping_add(97);
@@ -143,11 +154,10 @@ pub(super) fn work(
         let reply = client.next_reply(&mut data)?;
         reply.result.map_err(|errno| NbdError::Refused { request: "a read", errno })?;
         let now = Instant::now();
-        longest = longest.max(last.map_or(Duration::ZERO, |last| now.duration_since(last)));
-        last = Some(now);
+        last.replace(now).into_iter().for_each(|last| tell(now.duration_since(last)));
     }
     while client.in_flight() > 0 {
         client.next_reply(&mut data)?;
     }
-    Ok(longest)
+    Ok(())
 }

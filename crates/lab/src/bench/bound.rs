@@ -79,6 +79,8 @@ pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<St
         | Kind::Loans(LoansCase::IdleMemory, _)
         | Kind::AttachGap(_)
         | Kind::CutGap
+        | Kind::Assign
+        | Kind::ManagerKill(_)
         | Kind::Forwarding(..) => None,
     }
 }

@@ -79,6 +79,11 @@ pub(super) enum Kind {
     AttachGap(Transport),
     /// The longest gap of a busy loan over two rails when one of them is cut, beside that without.
     CutGap,
+    /// From the start of `causeway assign` to the first register that a driver reads.
+    Assign,
+    /// The longest gap of a busy loan over this transport while the manager is killed and comes back, beside that while
+    /// one is killed that its nodes know nothing of.
+    ManagerKill(Transport),
     /// What a switch forwards, beside a loop that only copies.
     Forwarding(super::forwarding::Between, super::forwarding::Measure),
 }

@@ -218,6 +218,11 @@ const fn attach_gap(id: &'static str, transport: Transport) -> Case {
     Case { kind: Kind::AttachGap(transport), unit: "ms", better: Better::Lower, ..plain(id) }.at_least(0.9)
 }
 
+const fn manager_kill(id: &'static str, transport: Transport) -> Case {
+    let kind = Kind::ManagerKill(transport);
+    Case { kind, unit: "ms", better: Better::Lower, rounds: 10, ..plain(id) }.at_least(0.9)
+}
+
 const fn forwarding(id: &'static str, between: Between, measure: Measured) -> Case {
     let (unit, better, target) = match measure {
         Measured::Frames => ("frames/s", Better::Higher, 0.8),
@@ -472,6 +477,9 @@ const OTHERS: &[Case] = &[
     loans("shm-loans-256-recovery", LoansCase::Recovery, Transport::Shm),
     attach_gap("shm-attach-gap", Transport::Shm),
     Case { rounds: 20, ..idle("rail-cut-gap", Kind::CutGap, "ms", 5.0) },
+    Case { rounds: 100, ..idle("assign", Kind::Assign, "ms", 500.0) },
+    manager_kill("manager-kill", SEALED),
+    manager_kill("shm-manager-kill", Transport::Shm),
     forwarding("switch-frames", Between::Udp, Measured::Frames),
     forwarding("switch-round-trip", Between::Udp, Measured::RoundTrip),
     forwarding("switch-frames-ethernet", Between::Ethernet, Measured::Frames),

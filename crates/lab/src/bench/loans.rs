@@ -47,6 +47,29 @@ impl Pair {
         interrupt: &Interrupt,
     ) -> Result<Self, Halt> {
         let scratch = Scratch::create_in(scratch.path(), "loans")?;
+        let nodes = Nodes::start((count, spare), transport, domains, &scratch, interrupt)?;
+        let Nodes { lender, borrower, spare, sockets } = nodes;
+        Ok(Self { lender, borrower, spare, sockets, scratch })
+    }
+}
+
+/// The same without their folder.
+pub(super) struct Nodes {
+    pub(super) lender: Node,
+    pub(super) borrower: Node,
+    pub(super) spare: Vec<String>,
+    pub(super) sockets: Vec<PathBuf>,
+}
+
+impl Nodes {
+    /// As [`Pair::start`], in this very folder.
+    pub(super) fn start(
+        (count, spare): (usize, usize),
+        transport: Transport,
+        domains: &str,
+        scratch: &Scratch,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Halt> {
         let settings = match transport {
             Transport::Shm => "",
             Transport::Udp { sealed: false } => "shm = false\ninsecure = true\n",
@@ -61,7 +84,7 @@ impl Pair {
         let rail = "[[rails]]\nname = 'rail'\nlisten = '127.0.0.1'\n";
         let text = [settings, rail].into_iter().map(str::to_owned).chain(devices).collect::<String>();
         let (lender, mut lines) =
-            Node::start_node(&scratch, "lender", &text, ("causeway://", all), interrupt)?;
+            Node::start_node(scratch, "lender", &text, ("causeway://", all), interrupt)?;
         let spare = lines.split_off(count);
         let sockets: Vec<PathBuf> = (0..count).map(|loan| scratch.join(&format!("{loan}.nbd"))).collect();
         let loans = lines
@@ -69,8 +92,8 @@ impl Pair {
             .zip(&sockets)
             .map(|(line, socket)| format!("[[loans]]\nline = '{line}'\nnbd = '{}'\n", socket.display()));
         let text = format!("{settings}{}{domains}", loans.collect::<String>());
-        let (borrower, _) = Node::start_node(&scratch, "borrower", &text, ("nbd+unix://", count), interrupt)?;
-        Ok(Self { lender, borrower, spare, sockets, scratch })
+        let (borrower, _) = Node::start_node(scratch, "borrower", &text, ("nbd+unix://", count), interrupt)?;
+        Ok(Self { lender, borrower, spare, sockets })
     }
 }
 

@@ -20,6 +20,7 @@ mod forwarding;
 mod guests;
 mod idle;
 mod loans;
+mod managed;
 mod page;
 mod papers;
 mod peer;
@@ -29,6 +30,7 @@ mod recovery;
 mod report;
 mod show;
 mod sides;
+mod slot_client;
 mod tls;
 mod traffic;
 mod usage;
@@ -51,6 +53,7 @@ use forwarding::{Between, Forwarding, Measure};
 use guests::{Guest, MapTimes, Memory};
 use idle::Idle;
 use loans::Loans;
+use managed::{Assign, ManagerKill};
 use place::Image;
 use recovery::Recovery;
 use report::{CaseReport, Machine, Peer, Report, Round};
@@ -185,6 +188,8 @@ impl Bench {
             Kind::Loans(what, transport) => self.loans(case, what, transport),
             Kind::AttachGap(transport) => self.attach_gap(case, transport),
             Kind::CutGap => self.cut_gap(case),
+            Kind::Assign => self.assign(case),
+            Kind::ManagerKill(transport) => self.manager_kill(case, transport),
             Kind::Forwarding(between, measure) => self.forwarding(case, (between, measure)),
         }
     }
@@ -329,6 +334,23 @@ impl Bench {
         let rounds = self.repeat(case, || gap.round())?;
         gap.stop()?;
         Ok(beside_ourselves(case, "the same without a cut", rounds))
+    }
+
+    fn assign(&self, case: &Case) -> Result<CaseReport, Halt> {
+        let scratch = Scratch::create_in(self.scratch.path(), "assign")?;
+        let mut assign = Assign::start(&scratch, &self.interrupt)?;
+        let rounds = self.repeat(case, || assign.round())?;
+        assign.stop()?;
+        Ok(CaseReport::measured(case, rounds, None))
+    }
+
+    fn manager_kill(&self, case: &Case, transport: Transport) -> Result<CaseReport, Halt> {
+        let scratch = Scratch::create_in(self.scratch.path(), "manager")?;
+        let other = Scratch::create_in(self.scratch.path(), "other")?;
+        let mut kills = ManagerKill::start(transport, (&scratch, &other), &self.interrupt)?;
+        let rounds = self.repeat(case, || kills.round())?;
+        kills.stop()?;
+        Ok(beside_ourselves(case, "the same with the manager of another fabric", rounds))
     }
 
     fn forwarding(&self, case: &Case, what: (Between, Measure)) -> Result<CaseReport, Halt> {

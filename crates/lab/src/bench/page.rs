@@ -122,8 +122,9 @@ fn case(case: &CaseReport) -> String {
 
 fn latencies(case: &CaseReport) -> String {
     let Some(plot) = plot::latencies(case) else { return String::new() };
+    let of = if plot::is_of_gaps(case) { "times between two answers were" } else { "requests took" };
     format!(
-        "<p>Which share of the requests took at most how long; each step to the right is a tenth of the rest.</p>\n\
+        "<p>Which share of the {of} at most how long; each step to the right is a tenth of the rest.</p>\n\
          <div class=\"plot\">{plot}</div>\n"
     )
 }

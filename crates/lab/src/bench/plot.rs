@@ -3,6 +3,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::case::Kind;
 use super::core_to_core::Distance;
 use super::report::{CaseReport, PERCENTS, Report, Round, median, number};
 use crate::chart::{Area, Drawn, FONT, INK, faint, svg, text};
@@ -264,8 +265,16 @@ fn draw_depths(area: &Area<'_>, points: &[Depth]) -> Drawn {
 }
 
 fn is_recovery(case: &CaseReport) -> bool {
-    let found = super::cases::CASES.iter().find(|known| known.id == case.id);
-    found.is_some_and(|known| known.kind.is_recovery())
+    kind(case).is_some_and(Kind::is_recovery)
+}
+
+/// Whether its latencies are times between two answers.
+pub(super) fn is_of_gaps(case: &CaseReport) -> bool {
+    matches!(kind(case), Some(Kind::ManagerKill(_)))
+}
+
+fn kind(case: &CaseReport) -> Option<Kind> {
+    super::cases::CASES.iter().find(|known| known.id == case.id).map(|known| known.kind)
 }
 
 #[cfg(test)]

@@ -123,7 +123,8 @@ pub(super) struct Round {
     pub(super) p50_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) p99_us: Option<f64>,
-    /// Percents of the requests, and how many microseconds they took at most.
+    /// Percents of the requests, and how many microseconds they took at most; where gaps are measured, of the times
+    /// between two answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) latencies_us: Vec<(f64, f64)>,
     /// Of a recovery, the part that the node itself counts: from the notice of the death to its successor's service.

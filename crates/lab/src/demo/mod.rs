@@ -92,7 +92,7 @@ impl Demo {
         let image = Image::prepare(&scratch, args.image.as_deref(), seed, &self.interrupt)?;
         self.report.image.source.clone_from(&image.description);
         let kit = args.vm.then(|| vm::kit(&self.show, &self.interrupt)).transpose()?;
-        self.show.doing("starting the switches");
+        self.show.doing("starting the manager and the switches");
         let interrupt = self.interrupt.clone();
         let mut network = Network::start(&scratch, &interrupt)?;
         self.show.doing("starting the lender");

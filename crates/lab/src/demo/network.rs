@@ -6,6 +6,8 @@
 //!           └──────────────────────────────────────────┘           rail 1
 //! ```
 //!
+//! Both belong to a fabric, whose manager gives them their domains. It runs beside them, and no frame passes it.
+//!
 //! Each demo has an address of loopback of its own, so that several run at once.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,15 +16,23 @@ use std::path::{Path, PathBuf};
 use program::exit::Failure;
 use program::halt::{Halt, Interrupt};
 
-use crate::local::{End, Node, Scratch, Wire, own_address};
+use crate::local::{End, Fabric, Node, Scratch, Wire, own_address};
 
 /// The rail that leads by the switches.
 pub(super) const SWITCHED: &str = "rail0";
 /// The other one.
 const DIRECT: &str = "rail1";
-/// The domains of the nodes, which the switches have to know beforehand.
-const BORROWER: &str = "8192/16";
-const LENDER: &str = "4096/16";
+/// The function that the manager says who has, and the slot of the borrower that it is assigned to.
+pub(super) const ASSIGNED: &str = "nvme1";
+pub(super) const SLOT: &str = "machine/slot";
+/// Whose slot that is.
+pub(super) const MACHINE: &str = "machine";
+
+/// It is small: nobody uses it.
+const ASSIGNED_SOURCE: &str = "ram:16M";
+/// In the borrower's file. Its name and the slot's are those of [`SLOT`].
+const MACHINE_TEXT: &str = "[[domains]]\nname = 'machine'\nkind = 'vm'\n\
+                       [[domains.slots]]\nname = 'slot'\nsocket = 'slot.sock'\n";
 
 /// Ports of the demo's address: each is that of one socket.
 #[derive(Clone, Copy)]
@@ -37,6 +47,7 @@ enum Port {
     FarLink,
     WireNear,
     WireFar,
+    Manager = 7443,
 }
 
 /// A switch of the two.
@@ -58,11 +69,16 @@ impl Which {
     }
 }
 
-/// The switches and the wire between them.
+/// The manager, the switches and the wire between them.
 pub(super) struct Network<'a> {
     scratch: &'a Scratch,
     interrupt: &'a Interrupt,
     host: Ipv4Addr,
+    /// What both nodes belong to.
+    pub(super) fabric: Fabric<'a>,
+    /// The domains of the nodes, which the switches have to know beforehand.
+    borrower: String,
+    lender: String,
     near: Option<Node>,
     far: Option<Node>,
     /// Between the two.
@@ -70,7 +86,7 @@ pub(super) struct Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    /// One whose switches run.
+    /// One whose manager and switches run, and that both nodes belong to.
     pub(super) fn start(scratch: &'a Scratch, interrupt: &'a Interrupt) -> Result<Self, Halt> {
         let host = own_address();
         let end = |at, plugged| End { at: address(host, at), plugged: address(host, plugged) };
@@ -78,7 +94,10 @@ impl<'a> Network<'a> {
         let wire = Wire::between(ends).map_err(|error| {
             Failure::io(format_args!("cannot join the demo's switches at {host}"), &error)
         })?;
-        let mut network = Self { scratch, interrupt, host, near: None, far: None, wire };
+        let fabric = Fabric::found(scratch, address(host, Port::Manager), interrupt)?;
+        let (borrower, lender) = (fabric.join("borrower")?, fabric.join("lender")?);
+        let mut network =
+            Self { scratch, interrupt, host, fabric, borrower, lender, near: None, far: None, wire };
         network.start_switch(Which::Near)?;
         network.start_switch(Which::Far)?;
         Ok(network)
@@ -101,10 +120,12 @@ impl<'a> Network<'a> {
         };
         let ports = match which {
             Which::Near => {
-                port("node", NearNode, BorrowerSwitched, BORROWER) + &port("link", NearLink, WireNear, LENDER)
+                port("node", NearNode, BorrowerSwitched, &self.borrower)
+                    + &port("link", NearLink, WireNear, &self.lender)
             }
             Which::Far => {
-                port("node", FarNode, LenderSwitched, LENDER) + &port("link", FarLink, WireFar, BORROWER)
+                port("node", FarNode, LenderSwitched, &self.lender)
+                    + &port("link", FarLink, WireFar, &self.borrower)
             }
         };
         let started = Node::start_switch(self.scratch, which.name(), &ports, self.interrupt)?;
@@ -131,13 +152,17 @@ impl<'a> Network<'a> {
         Ok(ports.iter().find(|port| port.name == "node").map_or(0, |port| port.received_frames))
     }
 
-    /// Starts the lender of an image, and returns it with its line.
+    /// Starts the lender of an image and of a small drive in memory, and returns it with the line of the image.
     pub(super) fn lend(&self, image: &Path) -> Result<(Node, String), Halt> {
         let ends = [Port::LenderSwitched, Port::LenderDirect, Port::FarNode];
-        let device = format!("[[devices]]\nfunction = 'nvme0'\nsource = '{}'\n", image.display());
-        let text = self.node(LENDER, ends) + &device;
+        let device = |function: &str, source: &str| {
+            format!("[[devices]]\nfunction = '{function}'\nsource = '{source}'\n")
+        };
+        let text = self.node(ends)
+            + &device("nvme0", &image.display().to_string())
+            + &device(ASSIGNED, ASSIGNED_SOURCE);
         let (node, mut lines) =
-            Node::start_node(self.scratch, "lender", &text, ("causeway://", 1), self.interrupt)?;
+            Node::start_node(self.scratch, "lender", &text, ("causeway://", 2), self.interrupt)?;
         Ok((node, lines.remove(0)))
     }
 
@@ -149,15 +174,15 @@ impl<'a> Network<'a> {
         Node::line_file(self.scratch, line)?;
         let ends = [Port::BorrowerSwitched, Port::BorrowerDirect, Port::NearNode];
         let loan = format!("[[loans]]\nline_file = 'line'\n{key} = '{}'\n", socket.display());
-        let text = self.node(BORROWER, ends) + &loan;
+        let text = self.node(ends) + &loan + MACHINE_TEXT;
         let (node, _) = Node::start_node(self.scratch, "borrower", &text, (prints, 1), self.interrupt)?;
         Ok((node, socket))
     }
 
     /// What stands in both nodes' files: the rails, and that they share no memory, or nobody would see a network.
-    fn node(&self, domains: &str, [switched, direct, switch]: [Port; 3]) -> String {
+    fn node(&self, [switched, direct, switch]: [Port; 3]) -> String {
         format!(
-            "shm = false\ndomain_block = '{domains}'\n\
+            "shm = false\n\
              [[rails]]\nname = '{SWITCHED}'\nlisten = '{}'\nswitch = '{}'\n\
              [[rails]]\nname = '{DIRECT}'\nlisten = '{}'\n",
             self.at(switched),
@@ -166,10 +191,11 @@ impl<'a> Network<'a> {
         )
     }
 
-    /// Ends the switches as an operator would.
+    /// Ends the switches and the manager as an operator would.
     pub(super) fn stop(self) -> Result<(), Failure> {
-        let Self { near, far, .. } = self;
-        [near, far].into_iter().flatten().try_for_each(Node::stop)
+        let Self { near, far, fabric, .. } = self;
+        [near, far].into_iter().flatten().try_for_each(Node::stop)?;
+        fabric.stop()
     }
 }
 

@@ -82,8 +82,9 @@ fn render(report: &Report, timeline: &Timeline) -> String {
 }
 
 const LEGEND: &str = "<p class=\"legend\"><span><i class=\"curve\"></i>CURVE</span>\
-    <span><i class=\"kill\">×</i>a card or switch killed with <code>kill -9</code></span>\
-    <span><i class=\"rail\">▾ ▴</i>a rail cut or slowed, and restored</span></p>\n";
+    <span><i class=\"kill\">×</i>a card, a switch or the manager killed with <code>kill -9</code></span>\
+    <span><i class=\"rail\">▾ ▴</i>a rail cut or slowed, and restored</span>\
+    <span><i class=\"manager\">●</i>a drive assigned or taken back, a manager started</span></p>\n";
 
 fn problems(report: &Report) -> String {
     if report.problems.is_empty() {

@@ -9,7 +9,7 @@ use program::exit::Failure;
 use program::status::Status;
 
 use super::load::Load;
-use super::network::{Network, SWITCHED, Which};
+use super::network::{ASSIGNED, MACHINE, Network, SLOT, SWITCHED, Which};
 use super::report::{Mark, MarkKind, Phase};
 use super::show::Show;
 use crate::local::{Halt, Interrupt, Node};
@@ -35,6 +35,10 @@ const SLOW_SETTLES: Duration = Duration::from_secs(1);
 const SLOW_MIN: Duration = Duration::from_secs(1);
 /// Of the frames, so many may still go over a slow rail: it is asked how it is doing.
 const SLOW_SHARE_MAX: f64 = 0.25;
+/// The manager is away for so long.
+const MANAGER_AWAY: Duration = Duration::from_millis(1500);
+/// Before it is killed, and after a drive was taken back.
+const AROUND_MANAGER: Duration = Duration::from_millis(500);
 const KILLS: u32 = 5;
 /// Between kills: so long, plus a random part, so that cards die at moments nobody chose.
 const BETWEEN_KILLS: Duration = Duration::from_millis(600);
@@ -59,7 +63,9 @@ pub(super) const PLANNED: Duration = Duration::from_millis(
         + 2 * (CUT.as_millis() + AFTER_CUT.as_millis())
         + SWITCHES.len() as u128 * (SWITCH_AWAY.as_millis() + AFTER_CUT.as_millis())
         + SLOW_SETTLES.as_millis()
-        + SLOW.as_millis()) as u64
+        + SLOW.as_millis()
+        + MANAGER_AWAY.as_millis()
+        + 2 * AROUND_MANAGER.as_millis()) as u64
         + 2 * KILLS as u64 * (BETWEEN_KILLS.as_millis() as u64 + BETWEEN_KILLS_RANDOM_US / 2000),
 );
 
@@ -145,7 +151,8 @@ impl<'a, 'n> Stage<'a, 'n> {
         self.phase("kill-lender-card", |stage| stage.kills(Victim::Lender))?;
         self.phase("switch-kill", Self::switch_kills)?;
         self.phase("inter-switch-cut", Self::inter_switch_cut)?;
-        self.phase("slow-rail", Self::slow_rail)
+        self.phase("slow-rail", Self::slow_rail)?;
+        self.phase("manager-kill", Self::manager_kill)
     }
 
     fn phase(
@@ -291,6 +298,40 @@ impl<'a, 'n> Stage<'a, 'n> {
             return Err(Failure::failed(what).into());
         }
         Ok(())
+    }
+
+    /// The borrower gets a second drive; the manager that has said so dies; and the next one takes it back.
+    fn manager_kill(&mut self) -> Result<(), Halt> {
+        self.network.fabric.wait_known(ASSIGNED, MACHINE)?;
+        self.network.fabric.assign(ASSIGNED, Some(SLOT))?;
+        self.wait_slot("up")?;
+        self.mark(MarkKind::Assigned, format!("{ASSIGNED} assigned to {SLOT} of the borrower"));
+        self.hold(self.paced(AROUND_MANAGER))?;
+        let killed = self.network.fabric.kill();
+        self.load.killed(Instant::now());
+        self.notes.killed_pids.extend(killed);
+        let pid = killed.unwrap_or_default();
+        self.mark(MarkKind::Kill, format!("the manager, process {pid}, killed"));
+        self.goes_on("the manager was killed")?;
+        self.hold(self.paced(MANAGER_AWAY))?;
+        let state = self.borrower.slot_state(SLOT)?;
+        if state != "up" {
+            let what = format!("without a manager the loan in {SLOT} is `{state}`, and was up");
+            return Err(Failure::failed(what).into());
+        }
+        self.network.fabric.start()?;
+        self.mark(MarkKind::ManagerStarted, "another manager started".to_owned());
+        self.network.fabric.wait_reachable()?;
+        self.network.fabric.assign(ASSIGNED, None)?;
+        self.wait_slot("vacant")?;
+        self.mark(MarkKind::Unassigned, format!("{ASSIGNED} taken back"));
+        self.hold(self.paced(AROUND_MANAGER))
+    }
+
+    /// Waits until the borrower says that of the slot that a manager fills.
+    fn wait_slot(&self, state: &str) -> Result<(), Halt> {
+        let what = format!("{SLOT} of the borrower to be {state}");
+        self.network.fabric.until(&what, || Ok(self.borrower.slot_state(SLOT)? == state))
     }
 
     /// Frames that the borrower has sent: over the rail by the switches, and all.

@@ -18,6 +18,7 @@ const TOP_MIN: f64 = -1.0;
 const CURVE: RGBColor = RGBColor(14, 124, 134);
 const KILL: RGBColor = RGBColor(214, 57, 57);
 const RAIL: RGBColor = RGBColor(201, 126, 17);
+const MANAGER: RGBColor = RGBColor(52, 120, 199);
 /// Behind the phases, one after the other.
 const SHADES: [RGBColor; 5] = [
     RGBColor(120, 130, 140),
@@ -92,7 +93,11 @@ fn draw_phases(chart: &mut Chart<'_, '_>, report: &Report, top: f64) -> Drawn {
 
 fn draw_marks(chart: &mut Chart<'_, '_>, report: &Report, top: f64) -> Drawn {
     for mark in &report.events {
-        let colour = if mark.kind == MarkKind::Kill { KILL } else { RAIL };
+        let colour = match mark.kind {
+            MarkKind::Kill => KILL,
+            MarkKind::RailCut | MarkKind::RailSlowed | MarkKind::RailRestored => RAIL,
+            MarkKind::Assigned | MarkKind::Unassigned | MarkKind::ManagerStarted => MANAGER,
+        };
         let line = [(mark.at_s, BOTTOM), (mark.at_s, top - 0.38)];
         chart.draw_series(DashedLineSeries::new(line, 3, 4, colour.mix(0.75).stroke_width(1)))?;
         let place = (mark.at_s, top - 0.38);
@@ -102,6 +107,9 @@ fn draw_marks(chart: &mut Chart<'_, '_>, report: &Report, top: f64) -> Drawn {
                 chart.draw_series([TriangleMarker::new(place, -6, colour.filled())])?
             }
             MarkKind::RailRestored => chart.draw_series([TriangleMarker::new(place, 6, colour.filled())])?,
+            MarkKind::Assigned | MarkKind::Unassigned | MarkKind::ManagerStarted => {
+                chart.draw_series([Circle::new(place, 3, colour.filled())])?
+            }
         };
     }
     Ok(())

@@ -153,7 +153,7 @@ pub(super) struct Mark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum MarkKind {
-    /// A card or a switch was killed.
+    /// A card, a switch or the manager was killed.
     Kill,
     /// A rail was cut.
     RailCut,
@@ -161,6 +161,12 @@ pub(super) enum MarkKind {
     RailRestored,
     /// A rail was made slow.
     RailSlowed,
+    /// The manager has given the borrower a drive.
+    Assigned,
+    /// It has taken it back.
+    Unassigned,
+    /// Another manager was started.
+    ManagerStarted,
 }
 
 impl Report {
@@ -210,7 +216,9 @@ impl Report {
         let until = if self.interrupted { "Until it was interrupted, every" } else { "Every" };
         let log =
             if self.guest.is_some() { ", and the guest's kernel had no time-out and no reset" } else { "" };
-        format!("{until} byte was right and no I/O failed, through {kills} killed cards and switches{log}")
+        format!(
+            "{until} byte was right and no I/O failed, through {kills} killed cards, switches and managers{log}"
+        )
     }
 
     /// One sentence: the virtual machine.
@@ -392,7 +400,7 @@ pub(super) mod tests {
             table[6].starts_with("all") && table[6].contains("5 GiB") && table[6].contains(" 60 "),
             "{text}"
         );
-        assert!(text.contains("through 3 killed cards and switches"), "{text}");
+        assert!(text.contains("through 3 killed cards, switches and managers"), "{text}");
         assert!(text.contains("file system clean (44 files)"), "{text}");
     }
 

@@ -179,19 +179,19 @@ impl Node {
         Ok(file.into())
     }
 
-    fn launch(
+    /// Starts the program with `arguments` and nothing else, and returns it with the first line it prints that begins
+    /// with `prints`.
+    pub(super) fn launch(
         scratch: &Scratch,
         role: &'static str,
         arguments: Vec<OsString>,
         prints: &str,
         interrupt: &Interrupt,
     ) -> Result<(Self, String), Halt> {
-        let program = std::env::current_exe();
-        let program = program.map_err(|error| Failure::io("cannot find the program itself", &error))?;
         let log = scratch.join(&format!("{role}.log"));
         let log_file =
             File::create(&log).map_err(|error| Failure::io("cannot create a log in our folder", &error))?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(program()?);
         command.args(arguments).env("XDG_RUNTIME_DIR", scratch.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
         // Out of the terminal's group: on Ctrl-C it is we who end them, in order.
@@ -265,6 +265,12 @@ impl Node {
             }
             response = control.call(&Request::Slot { slot: slot.clone() })?;
         }
+    }
+
+    /// How the loan in a slot is doing: `up`, or what else the status says; nothing where it says nothing of it.
+    pub(crate) fn slot_state(&self, slot: &str) -> Result<String, Failure> {
+        let loan = self.status()?.loans.into_iter().find(|loan| loan.slot.as_deref() == Some(slot));
+        Ok(loan.map(|loan| loan.state).unwrap_or_default())
     }
 
     /// Has a rail treated badly, or well again.
@@ -355,8 +361,13 @@ impl Drop for Node {
     }
 }
 
+/// This program's file.
+pub(super) fn program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| Failure::io("cannot find the program itself", &error))
+}
+
 /// The name of the node in this role, in a folder of control sockets that has one of each.
-fn name_of(role: &str) -> String {
+pub(super) fn name_of(role: &str) -> String {
     format!("{role}-{}", std::process::id())
 }
 

@@ -1,6 +1,7 @@
 //! The authority of a fabric (X.509, for TLS only), and the certificates that it signs for the manager.
 
 use core::fmt;
+use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub const SERVER_DAYS: u64 = 90;
 pub const RENEW: Duration = Duration::from_secs(86_400);
 /// By how much earlier than now a certificate begins: clocks differ.
 const BACKDATED: Duration = Duration::from_secs(86_400);
+/// No certificate is good beyond the year 9999 (RFC 5280 §4.1.2.5), and years of a clock that is wrong may be.
+const LAST: WallTime = WallTime(250_000_000_000_000);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// A certificate could not be made, or not read.
@@ -108,19 +111,25 @@ impl Authority {
         self.key.serialize_pem()
     }
 
-    /// A certificate for these host names and addresses with a new key, and the authority's own behind it.
+    /// A certificate for these host names and addresses with a new key, and the authority's own behind it. It is good
+    /// from a day before the first of both times until 90 days after the second: where nobody knows which clock is
+    /// right, by both.
     ///
     /// # Errors
     /// A name cannot be in one.
-    pub fn sign(&self, names: &[String], now: WallTime) -> Result<Arc<CertifiedKey>, BadCertificate> {
+    pub fn sign(
+        &self,
+        names: &[String],
+        times: RangeInclusive<WallTime>,
+    ) -> Result<Arc<CertifiedKey>, BadCertificate> {
         if let Some(name) = names.iter().find(|name| !name.is_ascii() || name.is_empty()) {
             let why =
                 "a host name is of ASCII letters, digits, `-` and `.` (write others in punycode)".to_owned();
             return Err(BadCertificate::Name { name: name.clone(), why });
         }
         let key = KeyPair::generate().map_err(refused)?;
-        let issuer = Issuer::new(params(self.fabric, now, AUTHORITY_DAYS), &self.key);
-        let certificate = server_params(names, now)?.signed_by(&key, &issuer).map_err(refused)?;
+        let issuer = Issuer::new(params(self.fabric, *times.start(), AUTHORITY_DAYS), &self.key);
+        let certificate = server_params(names, &times)?.signed_by(&key, &issuer).map_err(refused)?;
         let chain = vec![certificate.der().clone(), self.certificate.clone()];
         let key = PrivateKeyDer::try_from(key.serialize_der())
             .map_err(|why| BadCertificate::Sign { why: why.to_owned() })?;
@@ -140,10 +149,10 @@ fn refused(error: rcgen::Error) -> BadCertificate {
     BadCertificate::Sign { why: error.to_string() }
 }
 
-fn valid(params: &mut CertificateParams, now: WallTime, days: u64) {
-    let now = date_time_ymd(1970, 1, 1) + Duration::from_millis(now.0);
-    params.not_before = now - BACKDATED;
-    params.not_after = now + DAY * u32::try_from(days).unwrap_or(u32::MAX);
+fn valid(params: &mut CertificateParams, times: &RangeInclusive<WallTime>, days: u64) {
+    let date = |time: &WallTime| date_time_ymd(1970, 1, 1) + Duration::from_millis(time.0.min(LAST.0));
+    params.not_before = date(times.start()) - BACKDATED;
+    params.not_after = date(times.end()) + DAY * u32::try_from(days).unwrap_or(u32::MAX);
 }
 
 /// The authority's own: whatever signs has to have the same name.
@@ -154,18 +163,21 @@ fn params(fabric: FabricId, now: WallTime, days: u64) -> CertificateParams {
     // It signs for servers, and for no other authority.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    valid(&mut params, now, days);
+    valid(&mut params, &(now..=now), days);
     params
 }
 
-fn server_params(names: &[String], now: WallTime) -> Result<CertificateParams, BadCertificate> {
+fn server_params(
+    names: &[String],
+    times: &RangeInclusive<WallTime>,
+) -> Result<CertificateParams, BadCertificate> {
     let mut params = CertificateParams::new(names.to_vec()).map_err(refused)?;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, "Causeway manager");
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    valid(&mut params, now, SERVER_DAYS);
+    valid(&mut params, times, SERVER_DAYS);
     Ok(params)
 }
 
@@ -207,15 +219,28 @@ mod tests {
         // As after a restart, years later by its own clock.
         let ours = Authority::load(FabricId([1; 16]), ours.pem(), &ours.key_pem()).unwrap();
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let signed = ours.sign(&names, NOW).unwrap();
+        let signed = ours.sign(&names, NOW..=NOW).unwrap();
         assert_eq!(check(&signed, &ours, "localhost", 0), Ok(()));
         assert_eq!(check(&signed, &ours, "127.0.0.1", SERVER_DAYS - 1), Ok(()));
         assert!(check(&signed, &ours, "localhost", SERVER_DAYS + 1).is_err());
         assert!(check(&signed, &ours, "127.0.0.2", 0).is_err());
         assert!(check(&signed, &others, "localhost", 0).is_err());
-        let much_later = ours.sign(&names, NOW.plus_s(10 * 365 * 86_400)).unwrap();
+        let years = NOW.plus_s(10 * 365 * 86_400);
+        let much_later = ours.sign(&names, years..=years).unwrap();
         assert_eq!(check(&much_later, &ours, "localhost", 10 * 365), Ok(()));
         assert_eq!(sha256(&signed.cert[1]), ours.fingerprint(), "who has only its hash gets the rest");
+    }
+
+    #[test]
+    fn where_two_clocks_differ_a_certificate_is_good_by_both() {
+        let ours = Authority::new(FabricId([1; 16]), NOW).unwrap();
+        let names = ["localhost".to_owned()];
+        let signed = ours.sign(&names, NOW..=NOW.plus_s(300 * 86_400)).unwrap();
+        for days in [0, 300, 300 + SERVER_DAYS - 1] {
+            assert_eq!(check(&signed, &ours, "localhost", days), Ok(()), "{days}");
+        }
+        // No clock makes it panic.
+        let _ = ours.sign(&names, WallTime(0)..=WallTime(u64::MAX));
     }
 
     #[test]

@@ -144,6 +144,11 @@ impl Config {
     /// That of a fabric which is being founded.
     pub(super) fn first(fabric: FabricId, options: &Options) -> Self {
         let mut names: Vec<String> = options.names.clone();
+        // Of all the addresses of loopback, names of this machine mean two.
+        let ip = options.listen.ip();
+        if names.is_empty() && !ip.is_unspecified() && !OWN_NAMES.contains(&ip.to_string().as_str()) {
+            names.push(ip.to_string());
+        }
         names.extend(OWN_NAMES.map(str::to_owned));
         let host = names.first().cloned().unwrap_or_default();
         Self {

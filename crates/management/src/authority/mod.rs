@@ -101,7 +101,8 @@ pub fn init(dir: &Path, options: &Options) -> Result<Founded, InitError> {
     let authority = Authority::new(fabric, crate::clock::wall())?;
     let config = Config::first(fabric, options);
     // Names that no certificate can have are told now, not when the manager starts.
-    authority.sign(&config.names, crate::clock::wall())?;
+    let now = crate::clock::wall();
+    authority.sign(&config.names, now..=now)?;
     let token = Token::new();
     let credentials = Credentials {
         url: config.urls.first().cloned().unwrap_or_default(),
@@ -162,6 +163,25 @@ mod tests {
         assert_eq!(admin.authority, authority.pem());
         assert!(admin.token.parse::<Token>().is_ok());
         assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn a_manager_at_another_address_of_this_machine_is_found_there() {
+        let outer = tempfile::tempdir().unwrap();
+        for (number, (listen, url)) in [
+            ("127.0.0.1:7443", "https://localhost:7443"),
+            ("127.9.9.9:7443", "https://127.9.9.9:7443"),
+            ("0.0.0.0:7443", "https://localhost:7443"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let options = Options { listen: listen.parse().unwrap(), ..Options::default() };
+            let founded = init(&outer.path().join(number.to_string()), &options).unwrap();
+            let config = Config::load(&founded.config).unwrap();
+            assert_eq!(config.urls, [url], "{listen}");
+            assert!(config.names.iter().any(|name| *url == format!("https://{name}:7443")), "{listen}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::{Request, StatusCode, Uri};
+use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{ClientError, Credentials, error};
 use crate::trust::trusting;
+use crate::url::{BadUrl, host_of};
 
 /// The longest answer: a backup of the greatest fabric has some 20 MiB, and a page less.
 const DOCUMENT_MAX: usize = 256 << 20;
@@ -69,27 +70,17 @@ pub(super) struct Endpoint {
 impl Endpoint {
     pub(super) fn new(credentials: &Credentials, patience: Patience) -> Result<Self, ClientError> {
         let wrong = |why: String| ClientError::Credentials(why);
-        let no_url = || {
-            wrong(format!(
-                "the url `{}` is none of a manager: write https://HOST:PORT",
-                credentials.url.escape_debug()
-            ))
-        };
-        let uri: Uri = credentials.url.parse().map_err(|_| no_url())?;
-        let at = uri.authority().filter(|at| !at.as_str().contains('@')).ok_or_else(no_url)?;
-        let is_plain =
-            uri.scheme_str() == Some("https") && matches!(uri.path(), "" | "/") && uri.query().is_none();
-        let port = at.port_u16().filter(|_| is_plain).ok_or_else(no_url)?;
-        // Brackets are of the URL, not of the address.
-        let host = at.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let server = ServerName::try_from(host.clone()).map_err(|_| no_url())?;
+        let no_url = |error: BadUrl| wrong(error.to_string());
+        let (host, port) = host_of(&credentials.url).map_err(no_url)?;
+        let url = credentials.url.trim_end_matches('/');
+        let server = ServerName::try_from(host.clone()).map_err(|error| wrong(error.to_string()))?;
         let token = format!("Bearer {}", credentials.token);
         let mut authorization = hyper::header::HeaderValue::from_str(&token)
             .map_err(|_| wrong("the token has characters that no token has".to_owned()))?;
         authorization.set_sensitive(true);
         Ok(Self {
-            url: credentials.url.trim_end_matches('/').to_owned(),
-            authority: at.as_str().to_owned(),
+            url: url.to_owned(),
+            authority: url.trim_start_matches("https://").to_owned(),
             host,
             port,
             server,

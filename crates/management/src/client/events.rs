@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::ACCEPT;
+use hyper::header::{ACCEPT, HeaderValue};
 use tokio::time::{sleep, timeout};
 
 use super::endpoint::{Endpoint, Sender};
 use super::{ClientError, Target};
 use crate::shapes::Event;
 
+/// By which header a client says what it has heard last.
+const LAST_EVENT_ID: &str = "last-event-id";
 /// The longest event.
 const EVENT_MAX: usize = 1 << 20;
 /// The longest pause before a manager that went is looked for again.
@@ -24,7 +26,7 @@ pub enum Told {
     Event(Event),
     /// The manager is not there any more, for this reason: it is looked for until it is there again.
     Away(String),
-    /// It is there again. What happened meanwhile is not told: a manager keeps no events.
+    /// It is there again. What happened meanwhile follows; an event `lost` says so if something is not known any more.
     Back,
 }
 
@@ -33,6 +35,8 @@ pub struct Events {
     endpoint: Arc<Endpoint>,
     open: Option<Open>,
     parser: Parser,
+    /// The id of the last event that was told.
+    last: Option<HeaderValue>,
     /// Before the next try, while the manager is away.
     pause: Option<Duration>,
 }
@@ -46,7 +50,7 @@ struct Open {
 
 impl Events {
     pub(super) fn new(endpoint: Arc<Endpoint>) -> Self {
-        Self { endpoint, open: None, parser: Parser::default(), pause: None }
+        Self { endpoint, open: None, parser: Parser::default(), last: None, pause: None }
     }
 
     /// The next one. Whoever stops waiting for it loses nothing.
@@ -99,6 +103,10 @@ impl Events {
         let mut sender = endpoint.connect().await?;
         let request =
             endpoint.request().uri(Target::new(["events"]).text()).header(ACCEPT, "text/event-stream");
+        let request = match &self.last {
+            Some(last) => request.header(LAST_EVENT_ID, last.clone()),
+            None => request,
+        };
         let request = request.body(Full::new(Bytes::new())).map_err(|error| endpoint.nonsense(error))?;
         let answer = timeout(endpoint.patience.answer, sender.send_request(request)).await;
         let answer = answer.map_err(|_| endpoint.unreachable("it takes connections, and does not answer"))?;
@@ -110,7 +118,10 @@ impl Events {
         Ok(())
     }
 
-    fn read(&self, block: Block) -> Result<Option<Told>, ClientError> {
+    fn read(&mut self, block: Block) -> Result<Option<Told>, ClientError> {
+        if let Some(id) = block.id {
+            self.last = HeaderValue::try_from(id).ok();
+        }
         match block.name.as_str() {
             _ if block.data.is_empty() => Ok(None),
             "" | "message" | "event" => {
@@ -135,6 +146,7 @@ struct Parser {
 struct Block {
     name: String,
     data: String,
+    id: Option<String>,
 }
 
 impl Parser {
@@ -151,6 +163,7 @@ impl Parser {
             let value = value.strip_prefix(' ').unwrap_or(value);
             match field {
                 "event" => value.clone_into(&mut self.block.name),
+                "id" => self.block.id = Some(value.to_owned()),
                 "data" if self.block.data.len() <= EVENT_MAX => {
                     if !self.block.data.is_empty() {
                         self.block.data.push('\n');
@@ -172,8 +185,12 @@ mod tests {
     #[test]
     fn blocks_come_whole_however_they_are_cut() {
         let text = ": alive\n\nid: 7\nevent: event\ndata: {\"a\":\r\ndata:1}\nretry: 5\n\ndata\n\n";
-        let block = |name: &str, data: &str| Block { name: name.to_owned(), data: data.to_owned() };
-        let expected = [block("", ""), block("event", "{\"a\":\n1}"), block("", "")];
+        let block = |name: &str, data: &str, id: Option<&str>| Block {
+            name: name.to_owned(),
+            data: data.to_owned(),
+            id: id.map(str::to_owned),
+        };
+        let expected = [block("", "", None), block("event", "{\"a\":\n1}", Some("7")), block("", "", None)];
         for size in 1..text.len() {
             let mut parser = Parser::default();
             let mut blocks = Vec::new();

@@ -1,27 +1,46 @@
 //! A node's connection: `/v1/agent`, from the challenge to its end. What is said is in [`crate::wire`].
 
+use core::pin::Pin;
+use core::task::{Context, Poll};
 use core::time::Duration;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use axum::extract::State;
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::response::Response;
 use base::ids::NodeId;
+use futures_util::{SinkExt, StreamExt};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use manager::model::{PublicKey, WallTime};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::server::create_response_with_body;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::App;
+use super::core::Quota;
 use super::listen::Place;
 use super::nodes::{Connection, OUTBOX};
+use super::problem::{Failure, Kind};
+use super::unproven::{Guest, Source};
 use crate::keys::{is_proof, random, shared};
+use crate::shapes::Problem;
 use crate::wire::{self, FromNode, HEARTBEAT, MESSAGE_MAX, SILENT, ToNode, proof_text};
 
 /// How long a node takes at most to say who it is.
 const HELLO: Duration = Duration::from_secs(10);
+/// Bytes that are taken of a connection before it has proven to be a node's; a hello has some 300.
+const UNPROVEN_BYTES: usize = 4096;
+/// Bytes that are read at once.
+const READ: usize = 16 << 10;
 /// By how much clocks may differ before people are told.
-const CLOCKS_DIFFER_MS: u64 = 60_000;
+pub(super) const CLOCKS_DIFFER_MS: u64 = 60_000;
 /// Characters of a version.
 const VERSION_MAX: usize = 64;
 
@@ -31,22 +50,79 @@ static NUMBER: AtomicU64 = AtomicU64::new(1);
 /// Takes the connection of a node.
 #[utoipa::path(get, path = "/v1/agent", tag = "nodes", responses(
     (status = 101, description = "A WebSocket: docs/manager.md says what a node and the manager say to each other"),
+    (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
 ), security(()))]
 pub(super) async fn agent(
     State(app): State<Arc<App>>,
     axum::Extension(place): axum::Extension<Place>,
-    upgrade: WebSocketUpgrade,
-) -> Response {
-    let upgrade = upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX);
-    upgrade.on_upgrade(async move |socket| {
-        let mut line = Line(socket);
-        if let Err(Some(why)) = talk(&app, &mut line).await {
+    axum::Extension(source): axum::Extension<Source>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let busy = || Failure::new(Kind::Busy, "too many nodes have yet to prove who they are: try again");
+    let guest = app.unproven.enter(source).ok_or_else(busy)?;
+    let (head, _) = request.into_parts();
+    let mut request = hyper::Request::from_parts(head, ());
+    let response = create_response_with_body(&request, Body::empty);
+    let response = response.map_err(|error| Failure::malformed(format!("this is a WebSocket: {error}")))?;
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let Ok(upgraded) = upgrade.await else { return };
+        let io = Metered { io: TokioIo::new(upgraded), left: Some(UNPROVEN_BYTES) };
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(MESSAGE_MAX))
+            .max_frame_size(Some(MESSAGE_MAX))
+            .read_buffer_size(READ);
+        let mut line = Line(WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await);
+        if let Err(Some(why)) = talk(&app, &mut line, guest).await {
             // It may be gone already.
             let _ = line.say(&ToNode::Refused { why }).await;
         }
         let _ = timeout(SILENT, line.0.send(Message::Close(None))).await;
         drop(place);
-    })
+    });
+    Ok(response)
+}
+
+/// A connection of which so many bytes are read, and then no more until somebody says so.
+struct Metered<S> {
+    io: S,
+    /// How many; `None`: all there are.
+    left: Option<usize>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.left == Some(0) {
+            return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
+        }
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(context, into);
+        let len = into.filled().len() - before;
+        self.left = self.left.map(|left| left.saturating_sub(len));
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
 }
 
 /// Why a connection ends: with a word to the node, or without one, for it is gone.
@@ -60,9 +136,11 @@ struct Hello {
     clock: Option<String>,
 }
 
-async fn talk(app: &App, line: &mut Line) -> Result<(), Ends> {
-    let hello =
-        timeout(HELLO, greet(app, line)).await.map_err(|_| Some("no hello came in time".to_owned()))??;
+async fn talk(app: &App, line: &mut Line, guest: Guest) -> Result<(), Ends> {
+    let greeted = timeout(HELLO, greet(app, line)).await;
+    let hello = greeted.map_err(|_| Some("no hello came in time".to_owned()))??;
+    line.0.get_mut().left = None;
+    drop(guest);
     let (number, node) = (NUMBER.fetch_add(1, Ordering::Relaxed), hello.node);
     let (outbox, mut inbox) = mpsc::channel(OUTBOX);
     let connection = Connection { number, outbox, program: hello.program, clock: hello.clock };
@@ -79,7 +157,8 @@ async fn greet(app: &App, line: &mut Line) -> Result<Hello, Ends> {
     let nonce = random();
     let (version, fabric, key) = (wire::VERSION, app.fabric, crate::keys::public(&app.key));
     line.say(&ToNode::Challenge { version, fabric, key, nonce }).await?;
-    let heard = line.hear().await?;
+    let heard = line.hear().await;
+    let heard = heard.map_err(|ends| line.is_spent().then(|| MUCH.to_owned()).or(ends))?;
     let Some(FromNode::Hello { version, node, proof, now, program }) = heard else {
         return Err(Some("a node says hello first".to_owned()));
     };
@@ -92,7 +171,12 @@ async fn greet(app: &App, line: &mut Line) -> Result<Hello, Ends> {
     let unproven =
         || Some("the node does not belong to this fabric, or not with this key: let it join".to_owned());
     let look = move |view: &super::core::View<'_>| Ok(view.state().joined(node).map(|node| node.key));
-    let key = app.core.look(look).await.map_err(|_| Some("the manager cannot look at present".to_owned()))?;
+    let key = app
+        .core
+        .of_nodes()
+        .look(look)
+        .await
+        .map_err(|_| Some("the manager cannot look at present".to_owned()))?;
     let key = key.ok_or_else(unproven)?;
     let secret = shared(&app.key, key).map_err(|_| unproven())?;
     if !is_proof(&secret, &proof_text(app.fabric, node, &nonce), &proof) {
@@ -121,6 +205,7 @@ async fn exchange(
     let mut beat = interval(HEARTBEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut silent_at = Instant::now() + SILENT;
+    let quota = Quota::new();
     loop {
         tokio::select! {
             () = ending.wait() => return Err(Some("the manager ends".to_owned())),
@@ -133,7 +218,7 @@ async fn exchange(
             },
             heard = line.next() => {
                 if let Some(said) = heard?
-                    && !app.core.said(node, number, said).await
+                    && !app.core.said(&quota, node, number, said).await
                 {
                     return Err(Some("the manager ends".to_owned()));
                 }
@@ -145,9 +230,17 @@ async fn exchange(
 }
 
 /// A WebSocket of which each text is a message.
-struct Line(WebSocket);
+struct Line(WebSocketStream<Metered<TokioIo<Upgraded>>>);
+
+/// What somebody hears who says more than a hello before it.
+const MUCH: &str = "a node says hello first, and no more than that";
 
 impl Line {
+    /// Whether all is read that may be, as yet.
+    fn is_spent(&self) -> bool {
+        self.0.get_ref().left == Some(0)
+    }
+
     async fn say(&mut self, message: &ToNode) -> Result<(), Ends> {
         // Types of these crates have string keys only and no errors of their own.
         let text = serde_json::to_string(message).map_err(|_| None)?;
@@ -173,12 +266,12 @@ impl Line {
 
     /// What comes next. `None`: a sign of life only.
     async fn next(&mut self) -> Result<Option<FromNode>, Ends> {
-        match self.0.recv().await {
+        match self.0.next().await {
             Some(Ok(Message::Text(text))) => match serde_json::from_str(&text) {
                 Ok(said) => Ok(Some(said)),
                 Err(error) => Err(Some(format!("the message is none that a manager knows: {error}"))),
             },
-            Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(None),
+            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(None),
             Some(Ok(Message::Binary(_))) => Err(Some("messages are texts".to_owned())),
             Some(Ok(Message::Close(_)) | Err(_)) | None => Err(None),
         }

@@ -1,5 +1,6 @@
 //! Connections: TCP, TLS 1.3, HTTP/1.1, with a time and a number for each.
 
+use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::sync::{Arc, RwLock};
 
@@ -7,6 +8,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use manager::model::WallTime;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -18,7 +20,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::Ending;
+use super::core::Handle;
 use super::events::Events;
+use super::unproven::Source;
 use crate::authority::Authority;
 use crate::authority::certificate::{BadCertificate, RENEW};
 
@@ -52,9 +56,13 @@ impl ResolvesServerCert for Current {
 }
 
 impl Tls {
-    /// Signs the first one.
-    pub(super) fn new(authority: &Authority, names: &[String]) -> Result<Self, BadCertificate> {
-        let first = authority.sign(names, crate::clock::wall())?;
+    /// Signs the first one, good by the clock and by the last time in the log.
+    pub(super) fn new(
+        authority: &Authority,
+        names: &[String],
+        log: WallTime,
+    ) -> Result<Self, BadCertificate> {
+        let first = authority.sign(names, both(log))?;
         let current = Arc::new(Current(RwLock::new(first)));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
@@ -75,16 +83,25 @@ impl Tls {
         authority: Authority,
         names: Vec<String>,
         events: Events,
+        core: Handle,
         mut ending: Ending,
     ) {
         while tokio::time::timeout(RENEW, ending.wait()).await.is_err() {
             let now = crate::clock::wall();
-            match authority.sign(&names, now) {
+            // Without a core nothing is in the log that was not there before.
+            let log = core.look(|view| Ok(view.state().at())).await.unwrap_or(now);
+            match authority.sign(&names, both(log)) {
                 Ok(next) => self.current.0.write().map(|mut current| *current = next).unwrap_or_default(),
                 Err(error) => events.tell(now, None, "certificate", true, error.to_string()),
             }
         }
     }
+}
+
+/// From the earlier one of log and clock to the later one.
+fn both(log: WallTime) -> RangeInclusive<WallTime> {
+    let now = crate::clock::wall();
+    now.min(log)..=now.max(log)
 }
 
 /// Lets the process have so many connections, as far as the system does.
@@ -118,8 +135,9 @@ pub(super) async fn listen(
         tokio::select! {
             () = ending.wait() => break,
             accepted = accepted => match accepted {
-                Some((Ok((stream, _)), permit)) => {
-                    connections.spawn(connection(stream, tls.clone(), router.clone(), permit, ending.clone()));
+                Some((Ok((stream, peer)), permit)) => {
+                    let router = router.clone().layer(axum::Extension(Source::of(peer.ip())));
+                    connections.spawn(connection(stream, tls.clone(), router, permit, ending.clone()));
                 }
                 Some((Err(error), _)) => {
                     tracing::warn!("a connection was not taken: {error}");

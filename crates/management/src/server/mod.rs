@@ -1,10 +1,13 @@
 //! The manager's process: one thread with the core and the files, and connections that speak to it.
 //!
 //! ```text
-//!   clients ── HTTPS ──► routes ─┐             ┌─► store (append, fdatasync)
-//!                                ├─► inbox ─► core
-//!   nodes ── WebSocket ─► agent ─┘   (bounded) └─► outbox of each node (bounded)
+//!   clients ── HTTPS ──► routes ─► inbox of clients ─┐      ┌─► store (append, fdatasync)
+//!                                                    ├─► core
+//!   nodes ── WebSocket ─► agent ─► inbox of nodes ───┘      └─► outbox of each node
 //! ```
+//!
+//! All three are bounded. Clients come first in each turn of the core, and of the inbox of nodes no connection has more
+//! than a few places, so whoever floods keeps out itself only.
 //!
 //! Nothing that comes from a network waits for another one of it: a queue that is full refuses (clients), makes its
 //! sender wait (what a node says), or closes the connection (what a node is told). Nobody can make the process
@@ -20,6 +23,7 @@ mod nodes;
 mod problem;
 mod routes;
 mod slots;
+mod unproven;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -35,6 +39,7 @@ use self::core::{Handle, Running};
 use self::events::Events;
 use self::listen::Tls;
 use self::metrics::Counters;
+use self::unproven::Unproven;
 use crate::authority::certificate::BadCertificate;
 use crate::authority::{BadConfig, Config};
 use crate::keys::NodeKey;
@@ -83,6 +88,7 @@ struct App {
     key: NodeKey,
     authority: [u8; 32],
     urls: Vec<String>,
+    unproven: Unproven,
     ending: Ending,
 }
 
@@ -116,8 +122,9 @@ impl Server {
     /// See [`ServeError`].
     pub async fn start(config: &Config) -> Result<Self, ServeError> {
         let (authority, key) = (config.authority()?, config.key()?);
-        let (tls, fingerprint) = (Tls::new(&authority, &config.names)?, authority.fingerprint());
         let (store, opened) = Store::open(&config.state, config.fabric)?;
+        let tls = Tls::new(&authority, &config.names, opened.state.at())?;
+        let fingerprint = authority.fingerprint();
         if opened.torn > 0 {
             let torn = opened.torn;
             tracing::warn!(torn, "the log's last record was not whole and was cut: nobody had heard of it");
@@ -141,6 +148,7 @@ impl Server {
             key,
             authority: fingerprint,
             urls,
+            unproven: Unproven::default(),
             ending: Ending(ending),
         };
         let app = Arc::new(app);
@@ -152,7 +160,8 @@ impl Server {
             let (tls, router, room) = (tls.acceptor(), router.clone(), Arc::clone(&room));
             tasks.spawn(listen::listen(listener, tls, router, room, app.ending.clone()));
         }
-        tasks.spawn(tls.renew(authority, config.names.clone(), app.events.clone(), app.ending.clone()));
+        let (events, core, ending) = (app.events.clone(), app.core.clone(), app.ending.clone());
+        tasks.spawn(tls.renew(authority, config.names.clone(), events, core, ending));
         Ok(Self { addresses, app, tasks, ended, end })
     }
 

@@ -1,17 +1,23 @@
 //! What the manager knows of its nodes for now, beside the log: who is connected, and what each is like.
 
-use std::collections::BTreeMap;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::ids::NodeId;
 use manager::model::Block;
 use manager::report::{Preset, PresetsId};
 use manager::state::State;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::wire::{About, Placed, ToNode};
 
 /// Messages on their way to a node: one that takes so few of them has its connection closed, and comes again.
 pub(super) const OUTBOX: usize = 64;
+/// Between two times that borrowers are told of other addresses of their lenders.
+const RETELL: Duration = Duration::from_secs(1);
+/// Places of an outbox that are left to what cannot wait.
+const OUTBOX_SPARE: usize = OUTBOX / 2;
 /// Rails that a node may say it has, domains, and slots over all its domains.
 const RAILS_MAX: usize = 16;
 const DOMAINS_MAX: usize = 256;
@@ -44,27 +50,33 @@ pub(super) struct Known {
 
 /// All that were heard since the manager has started.
 #[derive(Debug, Default)]
-pub(super) struct Nodes(BTreeMap<NodeId, Known>);
+pub(super) struct Nodes {
+    known: BTreeMap<NodeId, Known>,
+    /// Borrowers that were told addresses which are others by now.
+    outdated: BTreeSet<NodeId>,
+    /// When borrowers were last told again.
+    retold: Option<Instant>,
+}
 
 impl Nodes {
     pub(super) fn get(&self, node: NodeId) -> Option<&Known> {
-        self.0.get(&node)
+        self.known.get(&node)
     }
 
     /// Whether a node has said what it is like since the manager was started.
     pub(super) fn has_heard(&self, node: NodeId) -> bool {
-        self.0.get(&node).is_some_and(|known| known.about != About::default())
+        self.known.get(&node).is_some_and(|known| known.about != About::default())
     }
 
     /// Whether this is the connection that the node has.
     pub(super) fn is_current(&self, node: NodeId, number: u64) -> bool {
-        let connection = self.0.get(&node).and_then(|known| known.connection.as_ref());
+        let connection = self.known.get(&node).and_then(|known| known.connection.as_ref());
         connection.is_some_and(|connection| connection.number == number)
     }
 
     /// A node has this connection from now on; one that it had is closed.
     pub(super) fn connect(&mut self, node: NodeId, connection: Connection) {
-        let known = self.0.entry(node).or_default();
+        let known = self.known.entry(node).or_default();
         known.told = None;
         if let Some(before) = known.connection.replace(connection) {
             refuse(&before.outbox, "the node has connected again");
@@ -73,7 +85,7 @@ impl Nodes {
 
     /// The connection is closed, without a word or with this one.
     pub(super) fn disconnect(&mut self, node: NodeId, why: Option<&str>) {
-        let connection = self.0.get_mut(&node).and_then(|known| known.connection.take());
+        let connection = self.known.get_mut(&node).and_then(|known| known.connection.take());
         if let (Some(connection), Some(why)) = (connection, why) {
             refuse(&connection.outbox, why);
         }
@@ -82,17 +94,17 @@ impl Nodes {
     /// A node is not remembered any more.
     pub(super) fn forget(&mut self, node: NodeId, why: &str) {
         self.disconnect(node, Some(why));
-        self.0.remove(&node);
+        self.known.remove(&node);
     }
 
     /// Those that are connected.
     pub(super) fn connected(&self) -> impl Iterator<Item = NodeId> {
-        self.0.iter().filter(|(_, known)| known.connection.is_some()).map(|(node, _)| *node)
+        self.known.iter().filter(|(_, known)| known.connection.is_some()).map(|(node, _)| *node)
     }
 
     /// Puts a message on its way. `false`: the node takes none, and its connection is closed.
     pub(super) fn send(&mut self, node: NodeId, message: ToNode) -> bool {
-        let Some(known) = self.0.get_mut(&node) else { return true };
+        let Some(known) = self.known.get_mut(&node) else { return true };
         let Some(connection) = &known.connection else { return true };
         if connection.outbox.try_send(message).is_err() {
             known.connection = None;
@@ -109,32 +121,57 @@ impl Nodes {
         id: PresetsId,
         presets: Vec<Preset>,
     ) -> bool {
+        self.outdated.remove(&node);
         let placed = presets.iter().filter_map(|preset| self.placed(state, preset)).collect();
-        if let Some(known) = self.0.get_mut(&node) {
+        if let Some(known) = self.known.get_mut(&node) {
             known.told = Some((id, presets));
         }
         self.send(node, ToNode::Borrower { id, presets: placed })
     }
 
-    /// A node says what it is like. Returns the nodes that have to be told once more what is in their slots, for they
-    /// have functions of it, and its addresses are others now.
-    pub(super) fn hear_about(&mut self, node: NodeId, about: About) -> Vec<(NodeId, PresetsId, Vec<Preset>)> {
-        let Some(known) = self.0.get_mut(&node) else { return Vec::new() };
+    /// A node says what it is like. If its addresses are others now, those who have functions of it are told once more
+    /// what is in their slots: soon, see [`Nodes::retell`].
+    pub(super) fn hear_about(&mut self, node: NodeId, about: About) {
+        let Some(known) = self.known.get_mut(&node) else { return };
         let before = core::mem::replace(&mut known.about, about);
         if before.addresses == known.about.addresses {
-            return Vec::new();
+            return;
         }
-        let told = self.0.iter().filter(|(_, known)| known.connection.is_some());
-        let told = told.filter_map(|(borrower, known)| Some((*borrower, known.told.as_ref()?)));
         let has = |presets: &[Preset]| presets.iter().any(|preset| preset.function.node == node);
-        let told = told.filter(|(_, (_, presets))| has(presets));
-        told.map(|(borrower, (id, presets))| (borrower, *id, presets.clone())).collect()
+        let told = self.known.iter().filter(|(_, known)| known.told.as_ref().is_some_and(|(_, it)| has(it)));
+        self.outdated.extend(told.map(|(borrower, _)| *borrower));
+    }
+
+    /// When [`Nodes::retell`] has something to do.
+    pub(super) fn retell_at(&self) -> Option<Instant> {
+        (!self.outdated.is_empty()).then(|| self.retold.map_or_else(Instant::now, |at| at + RETELL))
+    }
+
+    /// Tells borrowers the addresses that their lenders have now, once in a while: however often a lender says others,
+    /// and however little a borrower takes, that costs neither of them its connection.
+    pub(super) fn retell(&mut self, state: &State, now: Instant) {
+        if self.outdated.is_empty() || self.retold.is_some_and(|at| now < at + RETELL) {
+            return;
+        }
+        self.retold = Some(now);
+        for node in core::mem::take(&mut self.outdated) {
+            let Some(known) = self.known.get(&node) else { continue };
+            let (Some(connection), Some((id, presets))) = (&known.connection, known.told.clone()) else {
+                // It is told when it has come.
+                continue;
+            };
+            if connection.outbox.capacity() >= OUTBOX_SPARE {
+                self.tell_borrower(state, node, id, presets);
+            } else {
+                self.outdated.insert(node);
+            }
+        }
     }
 
     fn placed(&self, state: &State, preset: &Preset) -> Option<Placed> {
         let lender = state.joined(preset.function.node)?;
         let function = state.function(preset.function)?;
-        let addresses = self.0.get(&lender.id).map(|known| known.about.addresses.clone());
+        let addresses = self.known.get(&lender.id).map(|known| known.about.addresses.clone());
         Some(Placed {
             preset: *preset,
             function: function.name.clone(),
@@ -167,5 +204,63 @@ pub(super) fn check_about(about: &About, block: Block) -> Result<(), String> {
     match about.domains.iter().find(|domain| !block.contains(domain.domain)) {
         Some(domain) => Err(format!("domain {} (`{}`) is not the node's", domain.domain, domain.name)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use manager::model::FabricId;
+
+    use super::*;
+
+    const LENDER: NodeId = NodeId([1; NodeId::BYTES]);
+    const BORROWER: NodeId = NodeId([2; NodeId::BYTES]);
+
+    fn connection(number: u64) -> (Connection, mpsc::Receiver<ToNode>) {
+        let (outbox, inbox) = mpsc::channel(OUTBOX);
+        (Connection { number, outbox, program: String::new(), clock: None }, inbox)
+    }
+
+    fn preset() -> Preset {
+        let function = manager::model::FunctionKey { node: LENDER, number: 0 };
+        let group = base::ids::Group::DEFAULT;
+        let (generation, lender) = (base::ids::LoanGeneration(1), manager::model::PublicKey::default());
+        let place = manager::model::Place { domain: base::ids::DomainId(1), slot: 0 };
+        Preset { place, function, lender, generation, group }
+    }
+
+    fn about(address: usize) -> About {
+        About { addresses: address.to_string(), ..About::default() }
+    }
+
+    #[test]
+    fn a_lender_that_moves_without_pause_costs_nobody_a_connection() {
+        let (state, mut nodes) = (State::new(FabricId([0; 16])), Nodes::default());
+        let ((lender, _lender), (borrower, mut told)) = (connection(1), connection(2));
+        nodes.connect(LENDER, lender);
+        nodes.connect(BORROWER, borrower);
+        let id = PresetsId { epoch: 1, index: 1 };
+        assert!(nodes.tell_borrower(&state, BORROWER, id, vec![preset()]));
+        assert!(told.try_recv().is_ok());
+        let begun = Instant::now();
+        for address in 0..10 * OUTBOX {
+            nodes.hear_about(LENDER, about(address));
+            nodes.retell(&state, begun);
+        }
+        assert!(nodes.is_current(BORROWER, 2), "it is still connected");
+        assert!(told.try_recv().is_ok(), "it hears the first one at once");
+        assert!(told.try_recv().is_err(), "and the others not at once");
+        assert_eq!(nodes.retell_at(), Some(begun + RETELL));
+        nodes.retell(&state, begun + RETELL);
+        assert!(told.try_recv().is_ok() && told.try_recv().is_err(), "then once, of all the rest");
+        assert_eq!(nodes.retell_at(), None);
+        // One that takes nothing is told when there is room, and nothing of this fills its outbox.
+        for round in 2..2 + 2 * OUTBOX as u32 {
+            nodes.hear_about(LENDER, about(1000 + round as usize));
+            nodes.retell(&state, begun + round * RETELL);
+        }
+        assert!(nodes.is_current(BORROWER, 2), "it is still connected");
+        assert!(nodes.retell_at().is_some());
+        assert!(nodes.send(BORROWER, ToNode::Greet { epoch: 1 }), "there is room for what cannot wait");
     }
 }

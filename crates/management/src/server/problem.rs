@@ -60,6 +60,7 @@ impl Kind {
             | Refusal::SlotTaken { .. }
             | Refusal::NotInGroup { .. }
             | Refusal::TokenThere { .. }
+            | Refusal::TokenNamed { .. }
             | Refusal::NodeThere { .. }
             | Refusal::NameTaken { .. }
             | Refusal::Full { .. }

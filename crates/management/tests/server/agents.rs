@@ -15,20 +15,35 @@ use crate::node::{Agent, Node, now};
 pub(crate) struct Followed {
     body: Incoming,
     text: String,
+    /// The id of the last event.
+    last: String,
 }
 
 impl Followed {
     pub(crate) async fn open(client: &Client) -> Self {
-        let response = client.send("GET", "/v1/events", &[], "").await.unwrap();
+        Self::open_with(client, &[]).await
+    }
+
+    /// From behind this event on.
+    async fn after(client: &Client, id: &str) -> Self {
+        Self::open_with(client, &[("last-event-id", id)]).await
+    }
+
+    async fn open_with(client: &Client, headers: &[(&str, &str)]) -> Self {
+        let response = client.send("GET", "/v1/events", headers, "").await.unwrap();
         assert_eq!(response.headers()["content-type"], "text/event-stream");
-        Self { body: response.into_body(), text: String::new() }
+        Self { body: response.into_body(), text: String::new(), last: String::new() }
     }
 
     /// The next event. `None`: there are no more.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
-                let data = event.strip_prefix("data: ").map(|data| serde_json::from_str(data).unwrap());
+                let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
+                let data = field("data: ").map(|data| serde_json::from_str(data).unwrap());
+                if let Some(id) = field("id: ") {
+                    self.last = id.to_owned();
+                }
                 self.text = rest.to_owned();
                 match data {
                     Some(data) => return Some(data),
@@ -255,6 +270,57 @@ async fn who_proves_nothing_or_talks_nonsense_is_refused_in_words() {
     agent.say(&FromNode::About(liar.about.clone())).await;
     assert!(agent.refused().await.contains("is not the node's"));
     assert!(admin.get("/v1/domains").await.ok()["items"].as_array().unwrap().is_empty());
+}
+
+/// Before it has proven anything, a connection is not listened to at length: neither to a message that is complete
+/// nor to one that says how long it will be.
+#[tokio::test]
+async fn a_stranger_is_not_listened_to_at_length() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let mut agent = Agent::open(admin).await;
+    agent.hear().await;
+    agent.say_text("x".repeat(100_000)).await;
+    assert!(agent.refused().await.contains("hello first"));
+    let mut agent = Agent::open(admin).await;
+    agent.hear().await;
+    // A text of 1 MiB that never ends (RFC 6455 §5.2: FIN and text, masked, 64 bits of length, mask).
+    agent
+        .say_raw(&[&[0x81, 0xff, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0][..], &[b'x'; 200_000]].concat())
+        .await;
+    assert!(agent.refused().await.contains("hello first"));
+    // Who has proven who it is may say more at once.
+    let mut node = Node::join(admin, "desk", 0).await;
+    let slots: Vec<String> = (0..1000).map(|slot| format!("slot-{slot}")).collect();
+    node.has("10.0.0.1:7411", "vm", &slots.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut agent = node.connect(admin).await;
+    agent.presets(0).await;
+    assert_eq!(admin.get("/v1/domains/desk/vm").await.ok()["slots"].as_array().unwrap().len(), 1000);
+}
+
+#[tokio::test]
+async fn who_follows_and_comes_again_misses_nothing_or_is_told_so() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = manager.client.clone();
+    let node = Node::join(&admin, "desk", 0).await;
+    let mut events = Followed::open(&admin).await;
+    let mut agent = node.connect(&admin).await;
+    agent.presets(0).await;
+    events.called("reachable").await;
+    let last = events.last.clone();
+    drop(events);
+    drop(agent);
+    // It happens while nobody follows.
+    while admin.get("/v1/nodes/desk").await.ok()["state"] != "silent" {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(Followed::after(&admin, &last).await.next().await.unwrap()["name"], "silent");
+    manager.stop().await.unwrap();
+    let manager = fabric.start().await;
+    let lost = Followed::after(&manager.client, &last).await.next().await.unwrap();
+    assert!(lost["name"] == "lost" && lost["text"].as_str().unwrap().contains("started again"), "{lost}");
 }
 
 #[tokio::test]

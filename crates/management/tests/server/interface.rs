@@ -113,6 +113,57 @@ async fn lists_come_in_pages_and_are_filtered() {
 }
 
 #[tokio::test]
+async fn a_field_that_no_row_has_is_told_also_where_there_are_no_rows() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    for list in ["nodes", "functions", "domains", "loans", "join-tokens", "tokens", "audit"] {
+        let wrong = manager.client.get(&format!("/v1/{list}?nonsense=1")).await.problem();
+        assert!(wrong.0 == 400 && wrong.2.contains("nonsense"), "{list}: {wrong:?}");
+    }
+    assert!(names(&manager.client.get("/v1/nodes?state=silent&program=").await.ok()).is_empty());
+}
+
+#[tokio::test]
+async fn a_token_of_a_name_that_is_taken_is_made_by_who_says_so_only() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let eye = somebody(admin, "eye", "read-only").await;
+    let again = json!({"name": "eye", "role": "operator"});
+    let refused = admin.post("/v1/tokens", again).await.problem();
+    assert!(refused.0 == 409 && refused.2.contains("--replace"), "{refused:?}");
+    eye.get("/v1").await.ok();
+    admin.post("/v1/tokens", json!({"name": "eye", "role": "operator", "replace": true})).await.ok();
+    assert_eq!(eye.get("/v1").await.problem().0, 401);
+}
+
+/// The clock was fast when the last entry was made, or is slow now: nobody knows which, so both times are told, and
+/// nodes and clients can connect by either.
+#[tokio::test]
+async fn a_clock_that_is_behind_the_log_is_told_with_both_times() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    assert_eq!(manager.client.get("/v1").await.ok()["alarms"], json!([]));
+    manager.stop().await.unwrap();
+    let (mut store, opened) =
+        management::store::Store::open(&fabric.config.state, fabric.config.fabric).unwrap();
+    let at = manager::model::WallTime(crate::node::now().0 + 400 * 86_400_000);
+    let epoch = opened.state.epoch() + 1;
+    let change = manager::entry::Change::EpochBegun { epoch, restored: false };
+    let who = manager::entry::Who::Manager;
+    store.append(&[manager::entry::Entry { at, who, request: None, change }]).unwrap();
+    store.close().unwrap();
+    let manager = fabric.start().await;
+    let alarms = manager.client.get("/v1").await.ok()["alarms"].clone();
+    let alarm = alarms[0].as_str().unwrap();
+    let now = crate::node::now().to_string();
+    assert!(alarm.contains(&at.to_string()) && alarm.contains(&now[..10]), "{alarm}");
+    // An hour is an hour, and a node joins within it.
+    manager.client.post("/v1/join-tokens", json!({"seconds": 3600})).await.ok();
+    Node::join(&manager.client, "desk", 0).await;
+}
+
+#[tokio::test]
 async fn a_change_on_a_condition_is_made_to_that_version_only() {
     let fabric = Fabric::found();
     let manager = fabric.start().await;
@@ -127,7 +178,10 @@ async fn a_change_on_a_condition_is_made_to_that_version_only() {
     let stale = groups(tag.clone()).await.problem();
     assert_eq!((stale.0, stale.1.as_str()), (412, "stale"), "{}", stale.2);
     assert_eq!(admin.get("/v1/nodes/store").await.ok()["groups"], json!([1, 2]));
-    assert_eq!(groups("17".to_owned()).await.problem().0, 400);
+    for tag in ["x17", "+17", "\"+17\"", "\"17"] {
+        assert_eq!(groups(tag.to_owned()).await.problem().0, 400, "{tag}");
+    }
+    assert_eq!(groups("17".to_owned()).await.problem().0, 412, "without quotes it is clear, too");
     let body = json!({"name": "x", "role": "operator"}).to_string();
     let none = admin.call("POST", "/v1/tokens", &[("if-match", &tag)], &body).await.problem();
     assert!(none.0 == 400 && none.2.contains("no versions"), "{none:?}");
@@ -160,19 +214,24 @@ async fn what_is_malformed_is_named_and_harms_nobody() {
     let admin = &manager.client;
     let long = format!("{{\"name\": \"{}\"}}", "x".repeat(100_000));
     let deep = "[".repeat(50_000);
-    let cases: [(&str, &str, &str, u16, &str); 14] = [
+    let cases: [(&str, &str, &str, u16, &str); 19] = [
         ("POST", "/v1/tokens", "", 400, "EOF"),
         ("POST", "/v1/tokens", "{", 400, "EOF"),
-        ("POST", "/v1/tokens", "\u{0}\u{1}", 400, "expected"),
+        ("POST", "/v1/tokens", "\u{0}\u{1}", 400, "expected `{`"),
         ("POST", "/v1/tokens", r#"{"name": "a", "role": "operator", "more": 1}"#, 400, "more"),
         ("POST", "/v1/tokens", r#"{"name": "a b", "role": "operator"}"#, 400, "is no name"),
         ("POST", "/v1/tokens", r#"{"name": "a", "role": "king"}"#, 400, "a role is"),
         ("POST", "/v1/tokens", &long, 413, "65536 bytes"),
-        ("POST", "/v1/tokens", &deep, 400, "invalid type"),
+        ("POST", "/v1/tokens", &deep, 400, "expected `{`"),
         ("POST", "/v1/join-tokens", r#"{"domains": 3}"#, 400, "power of two"),
         ("POST", "/v1/join-tokens", r#"{"groups": [0]}"#, 400, "group"),
         ("PUT", "/v1/functions/a/b/assignment", r#"{"slot": "a"}"#, 400, "is no slot"),
         ("PUT", "/v1/functions/a/b/assignment", r#"{"slot": "a/b", "on_silence": "x"}"#, 400, "hold("),
+        ("POST", "/v1/join-tokens", "[null, null]", 400, "expected `{`"),
+        ("POST", "/v1/join-tokens", r#"{"seconds": 0}"#, 400, "1 to"),
+        ("POST", "/v1/join-tokens", r#"{"seconds": 1.5}"#, 400, "floating point"),
+        ("DELETE", "/v1/tokens/%ff", "", 400, "UTF-8"),
+        ("GET", "/v1/agent", "", 400, "a WebSocket"),
         ("PATCH", "/v1/tokens", "", 405, "no such method"),
         ("GET", "/v2", "", 404, "no such path"),
     ];

@@ -73,7 +73,7 @@ async fn who_has_not_the_key_that_it_names_does_not_join() {
         assert!([400, 401].contains(&wrong.0), "{wrong:?}");
     }
     let nobodys = join("0".repeat(52), &"0".repeat(52)).await;
-    assert!(nobodys.0 == 400 && nobodys.2.contains("nobody's"), "{nobodys:?}");
+    assert!(nobodys.0 == 401 && nobodys.2.contains("nobody's"), "{nobodys:?}");
     assert_eq!(join("x".to_owned(), "").await.0, 400);
     assert_eq!(admin.get("/v1").await.ok()["nodes"], 0);
 }

@@ -165,6 +165,12 @@ impl Agent {
         self.say_text(serde_json::to_string(said).unwrap()).await;
     }
 
+    /// Bytes that are no message, or not yet.
+    pub(crate) async fn say_raw(&mut self, bytes: &[u8]) {
+        // The other end may be gone before it has taken all of it.
+        let _ = tokio::io::AsyncWriteExt::write_all(self.0.get_mut(), bytes).await;
+    }
+
     pub(crate) async fn say_text(&mut self, text: String) {
         self.0.send(Message::Text(text.into())).await.unwrap();
     }

@@ -38,12 +38,15 @@ pub(super) fn remove_join_token(state: &State, hash: TokenHash) -> Result<Outcom
 pub(super) fn set_api_token(
     state: &State,
     name: &Name,
-    hash: TokenHash,
-    role: Role,
+    token: ApiToken,
+    replace: bool,
 ) -> Result<Outcome, Refusal> {
-    let (token, present) = (ApiToken { hash, role }, state.api_token(name));
+    let (ApiToken { hash, role }, present) = (token, state.api_token(name));
     if present == Some(&token) {
         return Ok((None, Answer::Done));
+    }
+    if present.is_some() && !replace {
+        return Err(Refusal::TokenNamed { name: name.clone() });
     }
     // Two names of one token: nobody could say who has asked.
     if state.api_tokens().any(|(other, token)| token.hash == hash && other != name) {

@@ -12,7 +12,7 @@ mod tests;
 use crate::canary::{self, Rule};
 use crate::command::{Asked, Asker, Command};
 use crate::entry::{Answer, Change, Entry, Request, Who};
-use crate::model::{FunctionName, Name, Node, Role, TokenHash, WallTime, nearest};
+use crate::model::{ApiToken, FunctionName, Name, Node, Role, TokenHash, WallTime, nearest};
 use crate::refusal::Refusal;
 use crate::state::State;
 
@@ -32,10 +32,12 @@ type Outcome = (Option<Change>, Answer);
 
 /// Decides.
 ///
+/// Tokens are good by the clock itself. Whatever else has a time has that of the log, which never goes back: after a
+/// clock was fast for a while, entries have its last time for a while, and a token is good for as long as was said.
+///
 /// # Errors
 /// It is not done; see [`Refusal`].
 pub fn decide(state: &State, now: WallTime, asked: &Asked) -> Result<Decision, Refusal> {
-    let now = state.clamp(now);
     let fingerprint = asked.fingerprint();
     let before = state.done(asked.request).and_then(|record| Some((record, record.entry.request.as_ref()?)));
     if let Some((record, request)) = before
@@ -51,7 +53,7 @@ pub fn decide(state: &State, now: WallTime, asked: &Asked) -> Result<Decision, R
     check_version(state, asked)?;
     let (change, answer) = outcome(state, now, asked)?;
     let request = Request { id: asked.request, fingerprint, answer: answer.clone() };
-    let entry = change.map(|change| Entry { at: now, who, request: Some(request), change });
+    let entry = change.map(|change| Entry { at: state.clamp(now), who, request: Some(request), change });
     Ok(Decision { entry, answer, done_at: None })
 }
 
@@ -94,13 +96,15 @@ fn outcome(state: &State, now: WallTime, asked: &Asked) -> Result<Outcome, Refus
             let Asker::Joiner(token) = asked.who else { return Err(Refusal::NoJoinToken) };
             nodes::join(state, now, *id, name, *key, token)
         }
-        Command::RemoveNode { node } => nodes::remove(state, now, node),
+        Command::RemoveNode { node } => nodes::remove(state, state.clamp(now), node),
         Command::SetGroups { node, groups } => nodes::set_groups(state, node, groups),
         Command::MakeJoinToken { hash, expires, groups, domains } => {
             access::make_join_token(state, now, *hash, *expires, groups, *domains)
         }
         Command::RemoveJoinToken { hash } => access::remove_join_token(state, *hash),
-        Command::SetApiToken { name, hash, role } => access::set_api_token(state, name, *hash, *role),
+        Command::SetApiToken { name, hash, role, replace } => {
+            access::set_api_token(state, name, ApiToken { hash: *hash, role: *role }, *replace)
+        }
         Command::RemoveApiToken { name } => access::remove_api_token(state, name),
         Command::Assign { function, domain, slot, group, on_silence } => {
             assign::assign(state, function, *domain, *slot, *group, *on_silence)
@@ -112,7 +116,7 @@ fn outcome(state: &State, now: WallTime, asked: &Asked) -> Result<Outcome, Refus
 
 /// The first entry of a fabric: its first administrator.
 pub fn found(now: WallTime, administrator: Name, hash: TokenHash) -> Entry {
-    let token = crate::model::ApiToken { hash, role: Role::Administrator };
+    let token = ApiToken { hash, role: Role::Administrator };
     let change = Change::ApiTokenSet { name: administrator, token };
     Entry { at: now, who: Who::Manager, request: None, change }
 }

@@ -19,6 +19,7 @@ pub(super) fn join(
     hash: TokenHash,
 ) -> Result<Outcome, Refusal> {
     let token = usable(state, now, hash)?;
+    let now = state.clamp(now);
     check_open(state)?;
     if let Some(there) = state.node(id) {
         return Err(match there.membership {

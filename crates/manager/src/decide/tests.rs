@@ -227,7 +227,8 @@ fn who_may_not_enter_a_group_any_more_has_nothing_in_it() {
 fn somebody_always_may_say_who_may_do_what() {
     let mut state = founded();
     let set = |number, who: &str, token: u8, role| {
-        by("root", number, Command::SetApiToken { name: name(who), hash: hash(token), role })
+        let (name, hash) = (name(who), hash(token));
+        by("root", number, Command::SetApiToken { name, hash, role, replace: true })
     };
     assert_eq!(refused(&state, &set(100, "root", 1, Role::Operator)), Refusal::LastAdministrator);
     let remove = |number, who: &str| by("root", number, Command::RemoveApiToken { name: name(who) });
@@ -244,12 +245,44 @@ fn somebody_always_may_say_who_may_do_what() {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&(1000 + number).to_le_bytes());
         let (called, hash) = (name(&format!("t{number}")), TokenHash(bytes));
-        let command = Command::SetApiToken { name: called, hash, role: Role::ReadOnly };
+        let command = Command::SetApiToken { name: called, hash, role: Role::ReadOnly, replace: false };
         let outcome = try_run(&mut state, T0, &by("second", 1000 + number, command));
         let is_full = state.api_tokens().count() == API_TOKENS_MAX;
         assert!(outcome.is_ok() || is_full, "{number}: {outcome:?}");
     }
     assert_eq!(state.api_tokens().count(), API_TOKENS_MAX);
+}
+
+/// A clock was a hundred days fast for a while, and the log has entries of that time.
+#[test]
+fn a_join_token_is_good_by_the_clock_whatever_the_log_says() {
+    let mut state = founded();
+    let fast = T0.plus_s(100 * 86_400);
+    let eye = Command::SetApiToken { name: name("x"), hash: hash(60), role: Role::ReadOnly, replace: false };
+    try_run(&mut state, fast, &by("root", 101, eye)).unwrap();
+    assert_eq!(state.at(), fast);
+    // It is set right again: an hour is an hour, neither nothing nor a hundred days.
+    run(&mut state, by("root", 102, join_token(71, 64)));
+    run(&mut state, by("root", 103, join_token(72, 64)));
+    let late = try_run(&mut state, T0.plus_s(3600), &joining(71, 200, 1, "store"));
+    assert!(matches!(late, Err(Refusal::Expired { now, .. }) if now == T0.plus_s(3600)), "{late:?}");
+    let in_time = try_run(&mut state, T0.plus_s(3599), &joining(72, 201, 1, "store")).unwrap();
+    assert_eq!(in_time.entry.unwrap().at, fast, "the log does not go back");
+}
+
+#[test]
+fn a_token_is_replaced_by_who_says_so_only() {
+    let mut state = founded();
+    let set = |number, token: u8, replace| {
+        let (name, hash) = (name("eye"), hash(token));
+        by("root", number, Command::SetApiToken { name, hash, role: Role::Operator, replace })
+    };
+    assert_eq!(refused(&state, &set(100, 9, false)), Refusal::TokenNamed { name: name("eye") });
+    run(&mut state, set(101, 9, true));
+    assert_eq!(state.authenticate(hash(3)), None);
+    assert_eq!(state.authenticate(hash(9)), Some((&name("eye"), Role::Operator)));
+    // What is so already is no refusal: a request under another id that asks for the same.
+    assert!(run(&mut state, set(102, 9, false)).entry.is_none());
 }
 
 #[test]

@@ -77,25 +77,34 @@ impl TokenArgument {
     }
 }
 
-/// Joins the fabric of the token. Repeated after it was interrupted, it is done once.
+/// Joins the fabric of the token.
 pub(super) fn run(args: &JoinArgs) -> Result<(), Failure> {
     let token = args.token.read()?;
     let name = match &args.name {
         Some(name) => name.clone(),
         None => machine_name()?,
     };
-    let called: Name = name.as_str().parse().map_err(Failure::usage)?;
     let folder = match &args.state_dir {
         Some(folder) => folder.clone(),
         None => state_dir::default_path(&name)?,
     };
     let mut state = StateDir::open_on_trial(&folder)?;
+    let membership = join(&mut state, &token, &name)?;
+    let (id, fabric, block) = (state.identity().id(), membership.fabric, membership.block);
+    let (base, len) = (block.base(), block.len());
+    print(&format!("{} ({id}) belongs to fabric {fabric}, with domains {base}/{len}\n", membership.name))
+}
+
+/// Has the node of a folder join the fabric of the token, under that name. Repeated after it was interrupted, it is done
+/// once.
+pub(crate) fn join(state: &mut StateDir, token: &JoinToken, name: &NodeName) -> Result<Membership, Failure> {
+    let called: Name = name.as_str().parse().map_err(Failure::usage)?;
     let pair = state.identity().clone();
     // The same node with the same token is the same request, however often it is asked.
     let seed = [&b"causeway join request"[..], &token.token.hash().0, &pair.public().0].concat();
     let mut request = RequestId::default();
     request.0.copy_from_slice(&keys::sha256(&seed)[..16]);
-    let joined = joining::join(&token, &pair, called.as_str(), request);
+    let joined = joining::join(token, &pair, called.as_str(), request);
     if !matches!(joined, Err(JoinError::Refused(_))) {
         // The manager may have taken the key in, whatever was heard of it: the next try is by the same one.
         state.keep();
@@ -104,14 +113,12 @@ pub(super) fn run(args: &JoinArgs) -> Result<(), Failure> {
         JoinError::Unreachable(why) => Failure::unreachable(format!("no manager has answered: {why}")),
         JoinError::Refused(why) => Failure::refused(why),
     })?;
-    let membership = membership(&token, welcome)?;
+    let membership = membership(token, welcome)?;
     if let Some(before) = state.membership()?.filter(|before| before.fabric != membership.fabric) {
         tracing::warn!(fabric = %before.fabric, "the node belonged to another fabric, which it has left");
     }
     state.set_membership(&membership)?;
-    let (id, fabric, block) = (pair.id(), membership.fabric, membership.block);
-    let (base, len) = (block.base(), block.len());
-    print(&format!("{} ({id}) belongs to fabric {fabric}, with domains {base}/{len}\n", membership.name))
+    Ok(membership)
 }
 
 fn membership(token: &JoinToken, welcome: Welcome) -> Result<Membership, Failure> {

@@ -38,8 +38,17 @@ pub struct Slot {
     pub access: SocketAccess,
     /// The port that QMP plugs it into.
     pub bus: Option<String>,
+    /// What QEMU calls the device.
+    pub device: String,
     /// What is attached as long as nobody says otherwise.
     pub preset: Option<Line>,
+}
+
+impl Domain {
+    /// A machine with one slot, which is plugged in and out by this monitor.
+    pub(crate) fn of_slot(name: NodeName, qmp: PathBuf, slot: Slot) -> Self {
+        Self { name, qmp: Some(qmp), remove_after: REMOVE_AFTER, slots: vec![slot] }
+    }
 }
 
 impl Check<'_> {
@@ -117,6 +126,8 @@ impl Check<'_> {
             (None, None) => Some(None),
             (line, file) => self.line(at, line.as_ref(), file.as_ref()).map(Some),
         };
-        Some(Slot { name: name?, socket: socket?, access: access?, bus, preset: preset? })
+        let name: NodeName = name?;
+        let device = format!("causeway-{name}");
+        Some(Slot { name, socket: socket?, access: access?, bus, device, preset: preset? })
     }
 }

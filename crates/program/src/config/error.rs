@@ -52,6 +52,8 @@ pub struct Problem {
     pub column: usize,
     /// What is wrong, and what would be right.
     pub what: String,
+    /// The file with a line that is named there, and is not there: a rack may be about to make it.
+    pub absent: Option<PathBuf>,
 }
 
 impl Problem {
@@ -64,13 +66,14 @@ impl Problem {
             line: before.matches('\n').count() + 1,
             column: before[line_start..].chars().count() + 1,
             what: redact(&what.to_string()),
+            absent: None,
         }
     }
 }
 
 fn listed(path: &std::path::Path, problems: &[Problem]) -> String {
     let lines = problems.iter().map(|problem| {
-        let Problem { line, column, what } = problem;
+        let Problem { line, column, what, .. } = problem;
         format!("{}:{line}:{column}: {what}", path.display())
     });
     lines.collect::<Vec<_>>().join("\n")

@@ -408,8 +408,14 @@ impl Check<'_> {
         match (line, file) {
             (Some(line), None) => self.parsed(line),
             (None, Some(file)) => {
-                let read = read_regular_line_file(&self.folder.join(file.get_ref()));
-                read.map_err(|error| self.wrong(file.span().start, error)).ok()
+                let path = self.folder.join(file.get_ref());
+                let read = read_regular_line_file(&path);
+                read.map_err(|error| {
+                    let absent = error.is_absent().then_some(path);
+                    let problem = Problem::at(self.text, file.span().start, error);
+                    self.problems.push(Problem { absent, ..problem });
+                })
+                .ok()
             }
             (Some(_), Some(file)) => {
                 self.wrong(

@@ -1,4 +1,4 @@
-//! One node of a rack: a process that is started, watched, started again, and ended.
+//! One process of a rack, a node or the manager: it is started, watched, started again, and ended.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -25,20 +25,58 @@ const POLL: Duration = Duration::from_millis(50);
 /// How long a node may take to end in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What becomes of nodes.
+/// What a process of a rack is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Manager,
+    Node,
+}
+
+impl Kind {
+    /// The command that runs it, and what people call it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Manager => "manager",
+            Self::Node => "node",
+        }
+    }
+
+    /// The one of that name, in a sentence.
+    pub(super) fn called(self, name: &str) -> String {
+        match self {
+            Self::Manager => "the manager".to_owned(),
+            Self::Node => format!("the node {name}"),
+        }
+    }
+}
+
+/// What becomes of the processes, which have a number each.
 pub(super) enum Event {
-    /// A node has printed the line of a function.
-    Lends { node: usize, line: Line },
-    /// A node has printed where it serves something.
-    Serves { node: usize, edge: String },
-    /// A node does not run, with this exit code.
-    Refused { node: usize, code: u8 },
-    /// A node has ended by itself, in order.
+    /// One has printed the line of a function.
+    Lends { process: usize, line: Line },
+    /// One has printed where it serves something.
+    Serves { process: usize, edge: String },
+    /// One does not run, with this exit code.
+    Refused { process: usize, code: u8 },
+    /// One has ended by itself, in order.
     Ended,
 }
 
-/// A node and the thread that looks after it.
+impl Event {
+    /// Whose it is, where that matters.
+    pub(super) fn process(&self) -> Option<usize> {
+        match self {
+            Self::Lends { process, .. } | Self::Serves { process, .. } | Self::Refused { process, .. } => {
+                Some(*process)
+            }
+            Self::Ended => None,
+        }
+    }
+}
+
+/// A process and the thread that looks after it.
 pub(super) struct Supervised {
+    kind: Kind,
     name: String,
     life: Arc<Life>,
     thread: JoinHandle<()>,
@@ -81,21 +119,25 @@ impl Life {
 }
 
 impl Supervised {
-    /// Starts the node that the file at `config` describes, and keeps it running. Its log has a column for names of
-    /// that width.
+    /// Starts what the file at `config` describes, and keeps it running. Its log has a column for names of that width.
     pub(super) fn start(
         index: usize,
-        name: String,
+        (kind, name): (Kind, String),
         config: PathBuf,
         log: (LogStyle, usize),
         events: Sender<Event>,
     ) -> Result<Self, Failure> {
         let life = Arc::new(Life::default());
         let log = NodeLog { style: log.0, node: name.clone(), width: log.1 };
-        let keeper = Keeper { index, log, config, events, life: Arc::clone(&life) };
+        let keeper = Keeper { index, kind, log, config, events, life: Arc::clone(&life) };
         let thread = std::thread::Builder::new().name(name.clone()).spawn(move || keeper.run());
         let thread = thread.map_err(|error| Failure::io(format_args!("cannot look after {name}"), &error))?;
-        Ok(Self { name, life, thread })
+        Ok(Self { kind, name, life, thread })
+    }
+
+    /// What it is, in a sentence.
+    pub(super) fn called(&self) -> String {
+        self.kind.called(&self.name)
     }
 
     /// Whether it has ended and stays so.
@@ -117,7 +159,8 @@ impl Supervised {
                 break;
             }
         }
-        let Self { name, life, thread } = self;
+        let Self { kind, name, life, thread } = self;
+        let called = kind.called(&name);
         if !life.lock().ended {
             let why = if impatience.is_set() { "somebody cannot wait" } else { "it takes too long" };
             warn!(node = name, why, "has not ended in order and is killed");
@@ -127,17 +170,16 @@ impl Supervised {
         let _ = thread.join();
         match life.lock().code {
             Some(0) => Ok(()),
-            Some(code) => Err(not_in_order(&name, code)),
-            None => {
-                Err(Failure::failed(format_args!("the node {name} was killed before it had ended in order")))
-            }
+            Some(code) => Err(not_in_order(&called, code)),
+            None => Err(Failure::failed(format_args!("{called} was killed before it had ended in order"))),
         }
     }
 }
 
-/// The thread of a node. It lives as long as the node's process, which ends when this thread does.
+/// The thread of a process. It lives as long as the process, which ends when this thread does.
 struct Keeper {
     index: usize,
+    kind: Kind,
     log: NodeLog,
     config: PathBuf,
     events: Sender<Event>,
@@ -160,13 +202,14 @@ impl Keeper {
                     break;
                 }
                 Some(code) if [Exit::Usage, Exit::Refused].iter().any(|exit| exit.code() == code) => {
-                    self.tell(Event::Refused { node: self.index, code });
+                    self.tell(Event::Refused { process: self.index, code });
                     break;
                 }
                 _ => {}
             }
             pause = if started.elapsed() > PAUSE_MAX { PAUSE } else { pause };
-            self.log.write(&format!("the node has died and is started again in {} s", pause.as_secs()));
+            let (what, seconds) = (self.kind.word(), pause.as_secs());
+            self.log.write(&format!("the {what} has died and is started again in {seconds} s"));
             if self.life.wait(pause, |state| state.stopping) {
                 // There is nothing left to end.
                 self.life.lock().code = Some(0);
@@ -178,7 +221,7 @@ impl Keeper {
         self.life.changed.notify_all();
     }
 
-    /// One life of the node; its exit code, `None` where a signal has killed it or it could not be started.
+    /// One life of the process; its exit code, `None` where a signal has killed it or it could not be started.
     fn live_once(&self) -> Option<u8> {
         let (stdout, log) = match self.spawn() {
             Ok(pipes) => pipes,
@@ -208,7 +251,7 @@ impl Keeper {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(self.log.style.arguments());
         command
-            .args(["node", "--end-with"])
+            .args([self.kind.word(), "--end-with"])
             .arg(std::process::id().to_string())
             .arg("--config")
             .arg(&self.config);
@@ -227,8 +270,8 @@ impl Keeper {
 
     fn printed(&self, text: String) {
         match text.parse() {
-            Ok(line) => self.tell(Event::Lends { node: self.index, line }),
-            Err(_) => self.tell(Event::Serves { node: self.index, edge: text }),
+            Ok(line) => self.tell(Event::Lends { process: self.index, line }),
+            Err(_) => self.tell(Event::Serves { process: self.index, edge: text }),
         }
     }
 
@@ -238,11 +281,11 @@ impl Keeper {
     }
 }
 
-/// The end of a node in its own words: they are in the log.
-fn not_in_order(name: &str, code: u8) -> Failure {
+/// The end of a process in its own words: they are in the log.
+fn not_in_order(called: &str, code: u8) -> Failure {
     let exits = [Exit::Usage, Exit::Refused, Exit::Unreachable];
     let exit = exits.into_iter().find(|exit| exit.code() == code).unwrap_or(Exit::Failed);
-    Failure::new(exit, format_args!("the node {name} has ended with exit code {code}; its log is above"))
+    Failure::new(exit, format_args!("{called} has ended with exit code {code}; its log is above"))
 }
 
 /// Reads to the end, whatever is written there: a node must not wait for somebody who has stopped to listen.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use management::authority::{self, BadConfig, Config, InitError, Options};
+use management::authority::{self, BadConfig, Config, Founded, InitError, Options};
 use management::server::{ServeError, Server};
 use management::store::{self, StoreError};
 
@@ -20,13 +20,7 @@ pub fn init(args: &InitArgs) -> Result<(), Failure> {
              for that, and for this machine"
         )));
     }
-    let options = Options { listen, names: args.name.clone(), ..defaults };
-    let founded = authority::init(&args.dir, &options).map_err(|error| match &error {
-        InitError::NotEmpty { .. } | InitError::Current { .. } => Failure::refused(&error),
-        InitError::File { error: cause, .. } => Failure::new(Exit::of_io(cause), &error),
-        InitError::Store(cause) => of_store(cause),
-        InitError::Certificate(_) => Failure::usage(&error),
-    })?;
+    let founded = found(&args.dir, &Options { listen, names: args.name.clone(), ..defaults })?;
     let (config, admin) = (founded.config.display(), founded.admin.display());
     print(&format!(
         "fabric {} is founded in {}\n\
@@ -36,6 +30,16 @@ pub fn init(args: &InitArgs) -> Result<(), Failure> {
         founded.fabric,
         args.dir.display()
     ))
+}
+
+/// Founds a fabric in a folder.
+pub(crate) fn found(dir: &Path, options: &Options) -> Result<Founded, Failure> {
+    authority::init(dir, options).map_err(|error| match &error {
+        InitError::NotEmpty { .. } | InitError::Current { .. } => Failure::refused(&error),
+        InitError::File { error: cause, .. } => Failure::new(Exit::of_io(cause), &error),
+        InitError::Store(cause) => of_store(cause),
+        InitError::Certificate(_) => Failure::usage(&error),
+    })
 }
 
 /// `causeway manager`: serves until SIGTERM.

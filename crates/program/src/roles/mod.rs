@@ -33,13 +33,13 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use self::lines::Lines;
 use crate::cli::{BorrowArgs, LendArgs, Listen, NodeName, UpArgs};
-use crate::config::{Config, LoanEdge};
+use crate::config::{Config, Domain, LoanEdge, Slot};
 use crate::exit::Failure;
 use crate::line::Line;
 use crate::rack::LogStyle;
 use crate::state_dir::StateDir;
 pub use borrow::{addresses_of, with_edge as loan};
-pub(crate) use manager::{backup_of_files, write_backup};
+pub(crate) use manager::{backup_of_files, found, write_backup};
 pub use manager::{init, manager, restore};
 pub use refusal::words as refusal_words;
 pub use serve::{HeardAt, Observer};
@@ -97,14 +97,17 @@ pub fn locate(node: &str, line: &Line, ethernet: &[String], patience: Duration) 
 
 /// `causeway borrow`: serves until SIGTERM.
 pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
+    let name = args.node_name(&line);
+    let machine = machine_of(args, &name, &line);
     let borrower = Borrower {
-        name: args.node_name(&line),
+        name,
         state_dir: args.state_dir.as_deref(),
         protection: args.protection.protection(),
         shared_memory: !args.no_shm,
         ethernet: &args.ethernet,
         switches: &args.switch,
         listen: &args.listen,
+        machines: machine.as_slice(),
     };
     let addresses = *line.addresses();
     let wanted = borrow::Wanted {
@@ -118,9 +121,25 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
         machine: 0,
     };
     borrower.serve(&addresses, |own| {
-        let loans = vec![borrow::loan(&wanted)?];
+        // What a slot holds comes with its machine.
+        let loans = if machine.is_some() { Vec::new() } else { vec![borrow::loan(&wanted)?] };
         Ok((loans, borrow::Announce::new(own, vec![wanted])))
     })
+}
+
+/// The machine that `causeway borrow` plugs the function into, if it is told its monitor: as one of a node's file.
+fn machine_of(args: &BorrowArgs, name: &NodeName, line: &Line) -> Option<Domain> {
+    let (socket, qmp) = args.vm.clone().zip(args.qmp.clone())?;
+    let slot = Slot {
+        name: NodeName::cleaned("slot"),
+        socket,
+        access: args.access.clone(),
+        bus: Some(args.bus.clone().unwrap_or_else(|| crate::qemu_args::port(0))),
+        // As in a machine that was started with it.
+        device: crate::qemu_args::device_id(0),
+        preset: Some(line.clone()),
+    };
+    Some(Domain::of_slot(name.clone(), qmp, slot))
 }
 
 /// A node that borrows what no file names.
@@ -139,11 +158,13 @@ pub struct Borrower<'a> {
     pub switches: &'a [RailAddress],
     /// Where it is for these.
     pub listen: &'a [Listen],
+    /// Virtual machines with slots, each of which holds what is said here.
+    pub machines: &'a [Domain],
 }
 
 impl Borrower<'_> {
-    /// Borrows from lenders at `addresses` the loans that `prepare` gives, and serves until SIGTERM or until the
-    /// observer has done, which is made for the node's id.
+    /// Borrows from lenders at `addresses` the loans that `prepare` gives, and what its machines have, and serves until
+    /// SIGTERM or until the observer has done, which is made for the node's id.
     ///
     /// # Errors
     /// It cannot start or go on, `prepare` fails, or the observer says so.
@@ -163,6 +184,7 @@ impl Borrower<'_> {
         let domains = domains_of(&state, None)?;
         let node = serve::Node::start(serve::Parts {
             borrowed,
+            slots: domains::Domains::open_as_said(self.machines, domains, &state)?,
             protection: self.protection,
             shared_memory: self.shared_memory,
             ..serve::Parts::bare(self.name, domains, state, control, rails)

@@ -131,6 +131,22 @@ fn bind_for(path: &Path, access: &SocketAccess, ids: &Ids) -> std::io::Result<Un
     Ok(socket.into())
 }
 
+/// Whether somebody may listen at `path`, now or later, to whom this node connects.
+pub(super) fn check_client(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    match std::fs::metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => Err(Failure::refused(format!(
+            "{shown} exists and is no socket: name the one that QEMU makes by `-qmp unix:{shown},server=on,wait=off`"
+        ))),
+        Err(_) if !path.parent().is_none_or(|folder| folder.as_os_str().is_empty() || folder.is_dir()) => {
+            Err(Failure::refused(format!(
+                "there is no folder for the QMP socket {shown}: QEMU makes it there"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn clear_socket(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
@@ -153,6 +169,20 @@ fn clear_socket(path: &Path) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn nobody_can_listen_where_a_file_is_or_no_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("file"), "").unwrap();
+        let why = |name: &str| check_client(&at(name)).map_err(|failure| failure.message().to_owned());
+        assert!(why("file").unwrap_err().contains("is no socket"));
+        assert!(why("nowhere/qmp").unwrap_err().contains("no folder"));
+        assert_eq!(why("later"), Ok(()), "its machine may come later");
+        let _listener = UnixListener::bind(at("qmp")).unwrap();
+        assert_eq!(why("qmp"), Ok(()));
+        assert!(check_client(Path::new("qmp")).is_ok(), "in the folder that this runs in");
+    }
 
     #[test]
     fn a_socket_has_the_rights_that_were_asked_for() {

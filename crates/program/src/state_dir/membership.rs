@@ -9,6 +9,7 @@
 //! | `managed.lenders` | that, with where the lenders are |
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use ::manager::member::{Change, Kept, Row};
 use ::manager::model::{Block, FabricId, Groups, Name, PublicKey};
@@ -67,7 +68,19 @@ impl StateDir {
     /// # Errors
     /// The file cannot be read, or is damaged.
     pub fn membership(&self) -> Result<Option<Membership>, StateError> {
-        self.read_json(FABRIC, "it does not say to which fabric the node belongs, as this version knows it")
+        Self::membership_in(&self.path)
+    }
+
+    /// The same of a folder, whether its node runs or not.
+    ///
+    /// # Errors
+    /// As of [`StateDir::membership`].
+    pub fn membership_in(folder: &Path) -> Result<Option<Membership>, StateError> {
+        read_json(
+            folder,
+            FABRIC,
+            "it does not say to which fabric the node belongs, as this version knows it",
+        )
     }
 
     /// It belongs to this one from now on; what managers of another one have told it is forgotten.
@@ -146,10 +159,7 @@ impl StateDir {
     }
 
     fn read_json<T: DeserializeOwned>(&self, name: &str, why: &'static str) -> Result<Option<T>, StateError> {
-        let Some(Named { file, value }) = read_long_value(&self.path, name, BYTES_MAX)? else {
-            return Ok(None);
-        };
-        serde_json::from_str(&value).map(Some).map_err(|_| StateError::Damaged { file, why })
+        read_json(&self.path, name, why)
     }
 
     /// No value has a line break in it, for JSON escapes it.
@@ -157,6 +167,15 @@ impl StateDir {
         let text = serde_json::to_string(what).expect("plain structs with names as keys serialise");
         write_value(&self.path, name, &text)
     }
+}
+
+fn read_json<T: DeserializeOwned>(
+    folder: &Path,
+    name: &str,
+    why: &'static str,
+) -> Result<Option<T>, StateError> {
+    let Some(Named { file, value }) = read_long_value(folder, name, BYTES_MAX)? else { return Ok(None) };
+    serde_json::from_str(&value).map(Some).map_err(|_| StateError::Damaged { file, why })
 }
 
 #[cfg(test)]

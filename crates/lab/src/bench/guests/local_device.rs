@@ -20,7 +20,7 @@ use spec::vfio_user::{
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Vendor and device id: QEMU's own device for tests, which no driver binds.
-pub(super) const IDS: [u16; 2] = [0x1b36, 0x0005];
+pub(in crate::bench) const IDS: [u16; 2] = [0x1b36, 0x0005];
 /// Bytes of its first base address register.
 const BAR_BYTES: usize = 64 << 10;
 const CONFIG_BYTES: usize = 256;
@@ -31,14 +31,14 @@ const MESSAGE_BYTES: usize = 64 << 10;
 const DESCRIPTORS: usize = 16;
 
 /// The device, with one client in its life. Its thread ends with the client, or with it if there was none.
-pub(super) struct LocalDevice {
+pub(in crate::bench) struct LocalDevice {
     path: PathBuf,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LocalDevice {
     /// Listens at `path`.
-    pub(super) fn start(path: &Path) -> Result<Self, Failure> {
+    pub(in crate::bench) fn start(path: &Path) -> Result<Self, Failure> {
         let failure = |error: std::io::Error| Failure::io("cannot have a local vfio-user device", &error);
         let listener = UnixListener::bind(path).map_err(failure)?;
         let serve = move || {

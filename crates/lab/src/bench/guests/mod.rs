@@ -6,7 +6,7 @@
 //! the function's `resource0`: each request of 4 bytes is one load from the register.
 
 mod growth;
-mod local_device;
+pub(super) mod local_device;
 mod recovery;
 
 use std::path::Path;

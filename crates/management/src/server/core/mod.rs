@@ -19,22 +19,23 @@ use manager::command::Asked;
 use manager::model::{Name, PublicKey, Role, TokenHash, WallTime};
 use manager::state::State;
 use manager::{Manager, Reply, Start, Ticket};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::ServeError;
+use super::agent::CLOCKS_DIFFER_MS;
 use super::events::Events;
 use super::nodes::{Connection, Nodes};
 use super::problem::{Failure, Kind};
 use crate::clock::Clock;
 use crate::store::{Opened, Store, StoreError};
 use crate::wire::FromNode;
-pub(super) use handle::Handle;
+use handle::Inboxes;
+pub(super) use handle::{Handle, Quota};
 
-/// Messages that wait for the core.
-const INBOX: usize = 4096;
-/// Messages of one turn.
+/// Messages of clients in one turn, and of nodes.
 const TURN_MAX: usize = 1024;
+const TURN_MAX_OF_NODES: usize = 256;
 /// First pause after the disk has refused; doubles up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
@@ -112,13 +113,23 @@ pub(super) struct Done {
 
 type Answering = oneshot::Sender<Result<Done, Failure>>;
 
+/// A place among the messages of a connection, given back when it is dropped.
+pub(super) struct Held(OwnedSemaphorePermit);
+
+impl Held {
+    /// The connection may say something else.
+    pub(super) fn give_back(self) {
+        drop(self.0);
+    }
+}
+
 pub(super) enum Message {
     Read(Reading),
     Ask(Preparing, Answering),
     /// A node has proven to have this key.
     Connected(NodeId, PublicKey, Connection),
-    /// It says something, on this connection.
-    Said(NodeId, u64, FromNode),
+    /// It says something, on this connection, which has a place for it until it is taken.
+    Said(NodeId, u64, FromNode, Held),
     /// That connection is over.
     Closed(NodeId, u64),
     /// The process ends in order.
@@ -137,24 +148,24 @@ pub(super) struct Running {
 
 /// Starts the thread.
 pub(super) fn start(store: Store, opened: Opened, events: Events) -> Result<Running, ServeError> {
-    let (inbox, messages) = mpsc::channel(INBOX);
     let (tell, ended) = oneshot::channel();
     let (health, is_healthy) = watch::channel(None);
+    let (handle, inboxes) = Handle::new(is_healthy);
     let refused = |error: std::io::Error| ServeError::Thread { error };
     // Of its own, so that it goes on when the process' other threads end.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(refused)?;
     let body = move || {
-        let result = Process { messages, store, events, health, failures: 0 }.run(&runtime, opened);
+        let result = Process { inboxes, store, events, health, failures: 0 }.run(&runtime, opened);
         // Nobody may wait for it any more.
         let _ = tell.send(result);
     };
     thread::Builder::new().name("manager".to_owned()).spawn(body).map_err(refused)?;
-    Ok(Running { handle: Handle::new(inbox, is_healthy), ended })
+    Ok(Running { handle, ended })
 }
 
 /// The thread: one core after the other.
 struct Process {
-    messages: mpsc::Receiver<Message>,
+    inboxes: Inboxes,
     store: Store,
     events: Events,
     health: watch::Sender<Health>,
@@ -216,7 +227,7 @@ impl Process {
             }
             self.health.send_if_modified(|health| health.take().is_some());
             let wake = core.wake();
-            let first = runtime.block_on(async { timeout_at(wake, self.messages.recv()).await });
+            let first = runtime.block_on(async { timeout_at(wake, self.inboxes.next()).await });
             match first {
                 Ok(None) => return End::Process,
                 Ok(Some(Message::End)) => return End::Process,
@@ -224,8 +235,14 @@ impl Process {
                 Err(_) => {}
             }
             for _ in 1..TURN_MAX {
-                match self.messages.try_recv() {
+                match self.inboxes.clients.try_recv() {
                     Ok(Message::End) => return core.turn().map_or_else(End::Disk, |()| End::Process),
+                    Ok(message) => core.handle(message),
+                    Err(_) => break,
+                }
+            }
+            for _ in 0..TURN_MAX_OF_NODES {
+                match self.inboxes.nodes.try_recv() {
                     Ok(message) => core.handle(message),
                     Err(_) => break,
                 }
@@ -261,7 +278,7 @@ impl Process {
         let failure = || Failure::new(Kind::Unavailable, why);
         runtime.block_on(async {
             loop {
-                match timeout_at(at, self.messages.recv()).await {
+                match timeout_at(at, self.inboxes.next()).await {
                     Err(_) => return true,
                     Ok(None | Some(Message::End)) => return false,
                     Ok(Some(Message::Read(reading))) => reading(Err(failure())),
@@ -284,6 +301,9 @@ impl<'a> Core<'a> {
         store: &'a mut Store,
         events: &'a Events,
     ) -> Self {
+        if let Some(text) = clock_is_back(clock.now().wall, &state) {
+            events.tell(clock.now().wall, None, "clock", true, text);
+        }
         let manager = Manager::start(clock.now(), state, start);
         Self {
             manager,
@@ -303,11 +323,20 @@ impl<'a> Core<'a> {
     /// When something is to be done although nothing comes.
     fn wake(&self) -> Instant {
         let idle = Instant::now() + IDLE;
-        match self.manager.poll_timeout() {
-            Some(at) => Instant::from_std(self.clock.instant(at)).min(idle),
-            None => idle,
-        }
+        let due = self.manager.poll_timeout().map(|at| Instant::from_std(self.clock.instant(at)));
+        [due, self.nodes.retell_at()].into_iter().flatten().fold(idle, Instant::min)
     }
+}
+
+/// What is said of a clock that is behind the log, if it is.
+pub(super) fn clock_is_back(now: WallTime, state: &State) -> Option<String> {
+    let at = state.at();
+    (at.0.saturating_sub(now.0) > CLOCKS_DIFFER_MS).then(|| {
+        format!(
+            "the manager's clock says {now}, and the last entry of its log {at}: set the clock, if that is wrong; join \
+             tokens are good by the clock, and entries have the log's time until the clock has come to it"
+        )
+    })
 }
 
 impl Drop for Core<'_> {

@@ -25,10 +25,16 @@ impl Core<'_> {
             Message::Read(reading) => self.reading.push(reading),
             Message::Ask(prepare, answer) => self.ask(prepare, answer),
             Message::Connected(node, key, connection) => self.connected(node, key, connection),
-            Message::Said(node, number, said) if self.nodes.is_current(node, number) => self.said(node, said),
+            Message::Said(node, number, said, place) => {
+                place.give_back();
+                // Not one from a connection that another one has displaced.
+                if self.nodes.is_current(node, number) {
+                    self.said(node, said);
+                }
+            }
             Message::Closed(node, number) if self.nodes.is_current(node, number) => self.silence(node, None),
-            // From a connection that another one has displaced; the end of all is looked at before.
-            Message::Said(..) | Message::Closed(..) | Message::End => {}
+            // The end of all is looked at before.
+            Message::Closed(..) | Message::End => {}
         }
     }
 
@@ -41,6 +47,7 @@ impl Core<'_> {
         if core::mem::take(&mut self.has_removed) {
             self.close_removed();
         }
+        self.nodes.retell(self.manager.state(), tokio::time::Instant::now());
         let reading = core::mem::take(&mut self.reading);
         let view = self.view();
         reading.into_iter().for_each(|reading| reading(Ok(&view)));
@@ -92,10 +99,7 @@ impl Core<'_> {
             FromNode::About(about) => {
                 let Some(block) = self.manager.state().joined(node).map(|node| node.block) else { return };
                 match check_about(&about, block) {
-                    Ok(()) => {
-                        let retold = self.nodes.hear_about(node, about);
-                        retold.into_iter().for_each(|(to, id, presets)| self.tell_borrower(to, id, presets));
-                    }
+                    Ok(()) => self.nodes.hear_about(node, about),
                     Err(why) => {
                         self.tell(node, "refused", true, why.clone());
                         self.silence(node, Some(&why));

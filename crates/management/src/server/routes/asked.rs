@@ -1,12 +1,13 @@
 //! What a request says beside its path: who asks, under which id, on which condition, and a document.
 
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use manager::command::{Asked, Asker, Command};
 use manager::model::{RequestId, Role, TokenHash};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::keys::{Token, random};
 use crate::server::core::View;
@@ -81,9 +82,23 @@ impl Terms {
     }
 }
 
+/// What the path names.
+pub(super) struct Named<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let named = Path::from_request_parts(parts, state).await;
+        named.map(|Path(named)| Self(named)).map_err(|error| Failure::malformed(error.body_text()))
+    }
+}
+
 fn request_id(headers: &HeaderMap) -> Result<Option<RequestId>, Failure> {
     let Some(said) = headers.get(REQUEST_ID) else { return Ok(None) };
-    let id = said.to_str().ok().and_then(|said| said.trim_matches('"').parse().ok());
+    let said = said.to_str().unwrap_or_default();
+    let quoted = said.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let id = quoted.unwrap_or(said).parse().ok();
     let malformed =
         "`Idempotency-Key` is 16 random bytes as 26 characters of base 32 (0-9 and a-z but i, l, o, u)";
     id.map(Some).ok_or_else(|| Failure::malformed(malformed))
@@ -95,7 +110,12 @@ fn version(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
     if said == "*" {
         return Ok(None);
     }
-    let version = said.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    // Quotes are of the header, and some leave them out.
+    let quoted = said.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let version = Some(quoted.unwrap_or(said));
+    // Digits only: a number may begin with a sign, and a version does not.
+    let version =
+        version.filter(|version| version.len() < 20 && version.bytes().all(|it| it.is_ascii_digit()));
     let version = version.and_then(|version| version.parse().ok());
     version
         .map(Some)
@@ -116,11 +136,36 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Document<T> {
                 }
                 _ => Failure::malformed(format!("the document did not come: {error}")),
             })?;
-        let document = serde_json::from_slice(&bytes);
+        // Who reads structures would take a list of their fields, too.
+        if !bytes.trim_ascii_start().starts_with(b"{") && !bytes.trim_ascii().is_empty() {
+            return Err(Failure::malformed("the document is not as it has to be: expected `{`"));
+        }
+        let document = serde_json::from_slice(&bytes).or_else(|error| with_integers(&bytes).ok_or(error));
         document
             .map(Self)
             .map_err(|error| Failure::malformed(format!("the document is not as it has to be: {error}")))
     }
+}
+
+/// A document in which some program writes 17 as 17.0, which JSON says is the same (RFC 8259 §6).
+fn with_integers<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    fn whole(value: &mut Value) {
+        match value {
+            Value::Number(number) => {
+                // Up to there each integer is a float, too.
+                let is_whole = |it: &f64| it.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(it);
+                if let Some(integer) = number.as_f64().filter(|it| number.is_f64() && is_whole(it)) {
+                    *value = Value::from(integer as u64);
+                }
+            }
+            Value::Array(all) => all.iter_mut().for_each(whole),
+            Value::Object(all) => all.values_mut().for_each(whole),
+            _ => {}
+        }
+    }
+    let mut value = serde_json::from_slice(bytes).ok()?;
+    whole(&mut value);
+    serde_json::from_value(value).ok()
 }
 
 /// `?NAME=VALUE&...`, in order.
@@ -141,7 +186,7 @@ impl Pairs {
         let mut is_set = false;
         for (said, value) in self.0 {
             is_set = match (said == name, value.as_str()) {
-                (true, "true" | "") => true,
+                (true, "true") => true,
                 (true, "false") => false,
                 (true, _) => return Err(Failure::malformed(format!("`{name}` is `true` or `false`"))),
                 (false, _) => {

@@ -3,21 +3,22 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use base::ids::Group;
 use manager::Progress;
 use manager::command::Command;
 use manager::entry::Answer;
-use manager::model::{Groups, OnSilence, Role, TokenHash};
+use manager::model::{FunctionName, GROUPS_PER_NODE_MAX, Groups, Name, OnSilence, Role, TokenHash};
 
-use super::asked::{Bearer, Document, Pairs, Terms};
-use super::documents::{function_name, name, read_on_silence};
+use super::asked::{Bearer, Document, Named, Pairs, Terms};
+use super::documents::read_on_silence;
 use crate::server::App;
 use crate::server::core::{Done, View};
 use crate::server::problem::Failure;
 use crate::server::slots;
 use crate::shapes::{Assign, Changed, Problem, SetGroups};
+use crate::texts::{NameText, RequestText, VersionText};
 
 type Answered = Result<(StatusCode, Json<Changed>), Failure>;
 
@@ -70,49 +71,59 @@ fn answered(done: &Done) -> (StatusCode, Json<Changed>) {
 
 /// What somebody says of groups.
 pub(super) fn groups(said: Vec<u16>) -> Result<Groups, Failure> {
-    let groups = Groups::new(said.into_iter().map(Group));
+    let is_short = said.len() <= GROUPS_PER_NODE_MAX;
+    let groups = Groups::new(said.into_iter().map(Group)).filter(|_| is_short);
     groups.ok_or_else(|| {
         Failure::malformed("a node may enter 1 to 64 groups, which have numbers from 1 to 4094")
     })
 }
 
 /// A node shall not belong to the fabric any more.
-#[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "nodes", params(("node", description = "Its name")), responses(
+#[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "nodes", params(
+    ("node" = inline(NameText), Path, description = "Its name"),
+    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+    ("If-Match" = inline(Option<VersionText>), Header, description = "Only if its `ETag` is this"),
+), responses(
     (status = 200, description = "It is done", body = Changed),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn remove_node(
     State(app): State<Arc<App>>,
     Bearer(token): Bearer,
-    Path(node): Path<String>,
+    Named(node): Named<Name>,
     terms: Terms,
 ) -> Answered {
-    let node = name(&node)?;
     let command = move |_: &View<'_>| Ok(Command::RemoveNode { node });
     Ok(answered(&change(&app, token, terms, Role::Administrator, command).await?))
 }
 
 /// A node may enter these groups; what it has in others ends.
-#[utoipa::path(put, path = "/v1/nodes/{node}/groups", tag = "nodes", params(("node", description = "Its name")),
-    request_body = SetGroups, responses(
+#[utoipa::path(put, path = "/v1/nodes/{node}/groups", tag = "nodes", params(
+    ("node" = inline(NameText), Path, description = "Its name"),
+    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+    ("If-Match" = inline(Option<VersionText>), Header, description = "Only if its `ETag` is this"),
+), request_body = SetGroups, responses(
     (status = 200, description = "It is done", body = Changed),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn set_groups(
     State(app): State<Arc<App>>,
     Bearer(token): Bearer,
-    Path(node): Path<String>,
+    Named(node): Named<Name>,
     terms: Terms,
     Document(said): Document<SetGroups>,
 ) -> Answered {
-    let (node, groups) = (name(&node)?, groups(said.groups)?);
+    let groups = groups(said.groups)?;
     let command = move |_: &View<'_>| Ok(Command::SetGroups { node, groups });
     Ok(answered(&change(&app, token, terms, Role::Administrator, command).await?))
 }
 
 /// A function shall be in a slot.
 #[utoipa::path(put, path = "/v1/functions/{node}/{function}/assignment", tag = "functions", params(
-    ("node", description = "Who lends it"), ("function", description = "Its name there"),
+    ("node" = inline(NameText), Path, description = "Who lends it"),
+    ("function" = inline(NameText), Path, description = "Its name there"),
+    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+    ("If-Match" = inline(Option<VersionText>), Header, description = "Only if its `ETag` is this"),
 ), request_body = Assign, responses(
     (status = 200, description = "It is there", body = Changed),
     (status = 202, description = "It is decided, and its lender is waited for", body = Changed),
@@ -121,11 +132,10 @@ pub(super) async fn set_groups(
 pub(super) async fn assign(
     State(app): State<Arc<App>>,
     Bearer(token): Bearer,
-    Path((node, function)): Path<(String, String)>,
+    Named(function): Named<FunctionName>,
     terms: Terms,
     Document(said): Document<Assign>,
 ) -> Answered {
-    let function = function_name(&node, &function)?;
     let group = match said.group {
         None => Group::DEFAULT,
         Some(number) => Group::new(number.into())
@@ -145,7 +155,10 @@ pub(super) async fn assign(
 
 /// A function shall be taken back.
 #[utoipa::path(delete, path = "/v1/functions/{node}/{function}/assignment", tag = "functions", params(
-    ("node", description = "Who lends it"), ("function", description = "Its name there"),
+    ("node" = inline(NameText), Path, description = "Who lends it"),
+    ("function" = inline(NameText), Path, description = "Its name there"),
+    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+    ("If-Match" = inline(Option<VersionText>), Header, description = "Only if its `ETag` is this"),
     ("force" = Option<bool>, Query, description = "Whether the borrower is not waited for"),
 ), responses(
     (status = 200, description = "It is back", body = Changed),
@@ -155,17 +168,18 @@ pub(super) async fn assign(
 pub(super) async fn unassign(
     State(app): State<Arc<App>>,
     Bearer(token): Bearer,
-    Path((node, function)): Path<(String, String)>,
+    Named(function): Named<FunctionName>,
     terms: Terms,
     pairs: Pairs,
 ) -> Answered {
-    let (function, force) = (function_name(&node, &function)?, pairs.flag("force")?);
+    let force = pairs.flag("force")?;
     let command = move |_: &View<'_>| Ok(Command::Unassign { function, force });
     Ok(answered(&change(&app, token, terms, Role::Operator, command).await?))
 }
 
 /// After a restore: all there is was heard.
 #[utoipa::path(post, path = "/v1/restore/end", tag = "fabric", params(
+    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
     ("anyway" = Option<bool>, Query, description = "Although some nodes were not heard"),
 ), responses(
     (status = 200, description = "It is done", body = Changed),

@@ -345,11 +345,9 @@ impl Row for Audit {
 /// A function by the two parts of its path.
 pub(super) fn find_function<'v>(
     view: &'v View<'_>,
-    node: &str,
-    function: &str,
+    name: &FunctionName,
 ) -> Result<(&'v Name, &'v model::Function), Failure> {
-    let name = function_name(node, function)?;
-    let node = find_node(view, node)?;
+    let node = find_node(view, &name.node)?;
     let found = view.state().functions_of(node.id).find(|it| it.name == name.function);
     let unknown = || {
         let known = view.state().functions_of(node.id).map(|function| &function.name);
@@ -360,19 +358,13 @@ pub(super) fn find_function<'v>(
 }
 
 /// A node by its name.
-pub(super) fn find_node<'v>(view: &'v View<'_>, node: &str) -> Result<&'v model::Node, Failure> {
-    let name = name(node)?;
-    let nearest = || model::nearest(&name, view.state().node_names());
+pub(super) fn find_node<'v>(view: &'v View<'_>, name: &Name) -> Result<&'v model::Node, Failure> {
+    let nearest = || model::nearest(name, view.state().node_names());
     let unknown = || manager::refusal::Refusal::NoNode { name: name.clone(), nearest: nearest() };
-    Ok(view.state().node_called(&name).ok_or_else(unknown)?)
+    Ok(view.state().node_called(name).ok_or_else(unknown)?)
 }
 
-/// A name in a path.
+/// A name in a document.
 pub(super) fn name(text: &str) -> Result<Name, Failure> {
     text.parse().map_err(|error: model::BadName| Failure::malformed(error.to_string()))
-}
-
-/// A function's name in a path.
-pub(super) fn function_name(node: &str, function: &str) -> Result<FunctionName, Failure> {
-    Ok(FunctionName { node: name(node)?, function: name(function)? })
 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{Stream, unfold};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::asked::Bearer;
 use crate::server::core::Handle;
-use crate::server::events::Follower;
+use crate::server::events::{EventId, Follower};
 use crate::server::metrics;
 use crate::server::problem::{Failure, Kind};
 use crate::server::{App, Ending};
@@ -34,7 +34,7 @@ struct Following {
 
 impl Following {
     /// The next event. `None`: its token is gone, or the process ends.
-    async fn next(&mut self) -> Option<Event> {
+    async fn next(&mut self) -> Option<(Option<EventId>, Arc<Event>)> {
         loop {
             let Self { follower, ending, look_at, .. } = self;
             tokio::select! {
@@ -57,8 +57,13 @@ impl Following {
     }
 }
 
+/// By which header a client says what it has heard last.
+const LAST_EVENT_ID: &str = "last-event-id";
+
 /// Events of the manager and of all nodes, from now on.
-#[utoipa::path(get, path = "/v1/events", tag = "fabric", responses(
+#[utoipa::path(get, path = "/v1/events", tag = "fabric", params(
+    ("Last-Event-ID" = Option<String>, Header, description = "From behind this one on; what is not kept is said"),
+), responses(
     (status = 200, description = "Server-sent events, each an `Event`", body = Event,
         content_type = "text/event-stream"),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
@@ -66,17 +71,24 @@ impl Following {
 pub(super) async fn events(
     State(app): State<Arc<App>>,
     Bearer(token): Bearer,
+    headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Failure> {
     // Before the token is looked up, so that nothing is missed of what happens after the answer.
-    let follower = app.events.follow();
+    let last = headers.get(LAST_EVENT_ID).map(|last| last.to_str().unwrap_or_default());
+    let follower = app.events.follow(last);
     app.core.look_as(token, Role::ReadOnly, |_| Ok(())).await?;
     let (core, ending) = (app.core.clone(), app.ending.clone());
     let following = Following { follower, core, token, look_at: Instant::now() + LOOK_AGAIN, ending };
     let stream = unfold(following, async |mut following| {
-        let event = following.next().await?;
+        let (id, event) = following.next().await?;
         // Types of this crate have no errors of their own.
-        let text = serde_json::to_string(&event).ok()?;
-        Some((Ok(sse::Event::default().data(text)), following))
+        let text = serde_json::to_string(&*event).ok()?;
+        let event = sse::Event::default().data(text);
+        let event = match id {
+            Some(id) => event.id(id.to_string()),
+            None => event,
+        };
+        Some((Ok(event), following))
     });
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
 }

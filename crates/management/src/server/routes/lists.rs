@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
-use manager::model::Role;
+use manager::model::{FunctionName, Name, Role};
 
-use super::asked::{Bearer, Pairs};
+use super::asked::{Bearer, Named, Pairs};
 use super::documents;
 use super::page::page;
 use crate::server::App;
 use crate::server::problem::Failure;
 use crate::shapes::{ApiToken, Audit, Domain, Fabric, Function, JoinToken, Loan, Node, Page, Problem};
+use crate::texts::NameText;
 
 type Listed<T> = Result<Json<Page<T>>, Failure>;
 type Tag = [(HeaderName, HeaderValue); 1];
@@ -101,20 +102,21 @@ pub(super) async fn fabric(
             functions: state.functions().count() as u64,
             restoring: state.restore().map(unheard),
             now: view.now.to_string(),
+            alarms: crate::server::core::clock_is_back(view.now, state).into_iter().collect(),
         })
     };
     app.core.look_as(token, Role::ReadOnly, look).await.map(Json)
 }
 
 /// A node.
-#[utoipa::path(get, path = "/v1/nodes/{node}", tag = "nodes", params(("node", description = "Its name")), responses(
+#[utoipa::path(get, path = "/v1/nodes/{node}", tag = "nodes", params(("node" = inline(NameText), Path, description = "Its name")), responses(
     (status = 200, description = "The node; `ETag` is its version", body = Node),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn node(
     State(app): State<Arc<App>>,
     Bearer(token): Bearer,
-    Path(node): Path<String>,
+    Named(node): Named<Name>,
 ) -> Tagged<Node> {
     let look = move |view: &crate::server::core::View<'_>| {
         let found = documents::find_node(view, &node)?;
@@ -125,7 +127,8 @@ pub(super) async fn node(
 
 /// A function.
 #[utoipa::path(get, path = "/v1/functions/{node}/{function}", tag = "functions", params(
-    ("node", description = "Who lends it"), ("function", description = "Its name there"),
+    ("node" = inline(NameText), Path, description = "Who lends it"),
+    ("function" = inline(NameText), Path, description = "Its name there"),
 ), responses(
     (status = 200, description = "The function; `ETag` is its version", body = Function),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
@@ -133,10 +136,10 @@ pub(super) async fn node(
 pub(super) async fn function(
     State(app): State<Arc<App>>,
     Bearer(token): Bearer,
-    Path((node, function)): Path<(String, String)>,
+    Named(name): Named<FunctionName>,
 ) -> Tagged<Function> {
     let look = move |view: &crate::server::core::View<'_>| {
-        let (lender, found) = documents::find_function(view, &node, &function)?;
+        let (lender, found) = documents::find_function(view, &name)?;
         Ok((tag(found.version), Json(documents::function(view, lender, found))))
     };
     app.core.look_as(token, Role::ReadOnly, look).await
@@ -144,7 +147,8 @@ pub(super) async fn function(
 
 /// A loan.
 #[utoipa::path(get, path = "/v1/loans/{node}/{function}", tag = "functions", params(
-    ("node", description = "Who lends it"), ("function", description = "Its name there"),
+    ("node" = inline(NameText), Path, description = "Who lends it"),
+    ("function" = inline(NameText), Path, description = "Its name there"),
 ), responses(
     (status = 200, description = "The loan; `ETag` is the function's version", body = Loan),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
@@ -152,10 +156,10 @@ pub(super) async fn function(
 pub(super) async fn loan(
     State(app): State<Arc<App>>,
     Bearer(token): Bearer,
-    Path((node, function)): Path<(String, String)>,
+    Named(name): Named<FunctionName>,
 ) -> Tagged<Loan> {
     let look = move |view: &crate::server::core::View<'_>| {
-        let (lender, found) = documents::find_function(view, &node, &function)?;
+        let (lender, found) = documents::find_function(view, &name)?;
         let free = || Failure::not_found(format!("{lender}/{} is in no slot", found.name));
         let loan = documents::loan(view, lender, found).ok_or_else(free)?;
         Ok((tag(found.version), Json(loan)))
@@ -165,7 +169,8 @@ pub(super) async fn loan(
 
 /// A virtual machine.
 #[utoipa::path(get, path = "/v1/domains/{node}/{domain}", tag = "domains", params(
-    ("node", description = "Whose it is"), ("domain", description = "Its name there"),
+    ("node" = inline(NameText), Path, description = "Whose it is"),
+    ("domain" = inline(NameText), Path, description = "Its name there"),
 ), responses(
     (status = 200, description = "The domain", body = Domain),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
@@ -173,12 +178,11 @@ pub(super) async fn loan(
 pub(super) async fn domain(
     State(app): State<Arc<App>>,
     Bearer(token): Bearer,
-    Path((node, domain)): Path<(String, String)>,
+    Named((node, name)): Named<(Name, Name)>,
 ) -> Result<Json<Domain>, Failure> {
     let look = move |view: &crate::server::core::View<'_>| {
         let found = documents::find_node(view, &node)?;
         let said = view.nodes.get(found.id).map(|known| &known.about.domains[..]).unwrap_or_default();
-        let name = documents::name(&domain)?;
         let unknown = || {
             let meant = manager::model::nearest(&name, said.iter().map(|said| &said.name));
             let meant = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();

@@ -18,7 +18,10 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
+use utoipa::openapi::path::Parameter;
+use utoipa::openapi::schema::{SchemaType, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{RefOr, Schema};
 use utoipa::{Modify, OpenApi};
 
 use super::App;
@@ -90,7 +93,7 @@ async fn answer_in_time(State(app): State<Arc<App>>, request: Request, next: Nex
         follow::metrics, follow::health, node::introduce, node::join, super::agent::agent,
     ),
     security(("token" = [])),
-    modifiers(&Bearer),
+    modifiers(&Bearer, &Absent),
 )]
 struct Interface;
 
@@ -101,6 +104,43 @@ impl Modify for Bearer {
         let components = document.components.get_or_insert_default();
         let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         components.security_schemes.insert("token".to_owned(), scheme.into());
+    }
+}
+
+/// What is left out of a path, a query or a header is not there: nobody can say `null` in it.
+struct Absent;
+
+impl Modify for Absent {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        for item in document.paths.paths.values_mut() {
+            let methods = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+            let operations = methods.into_iter().flatten();
+            let parameters = operations.flat_map(|operation| operation.parameters.iter_mut().flatten());
+            for parameter in parameters {
+                if let RefOr::T(Parameter { schema: Some(schema), .. }) = parameter {
+                    without_null(schema);
+                }
+            }
+        }
+    }
+}
+
+fn without_null(schema: &mut RefOr<Schema>) {
+    let is_null = |it: &RefOr<Schema>| matches!(it, RefOr::T(Schema::Object(it)) if matches!(it.schema_type, SchemaType::Type(Type::Null)));
+    match schema {
+        RefOr::T(Schema::OneOf(one)) => {
+            if let Some(other) = one.items.iter().find(|it| !is_null(it)).cloned() {
+                *schema = other;
+            }
+        }
+        RefOr::T(Schema::Object(it)) => {
+            if let SchemaType::Array(types) = &it.schema_type
+                && let Some(other) = types.iter().find(|one| !matches!(one, Type::Null)).cloned()
+            {
+                it.schema_type = SchemaType::Type(other);
+            }
+        }
+        _ => {}
     }
 }
 

@@ -42,13 +42,14 @@ pub(super) async fn join(
     let id = node_id(key);
     let called = name.clone();
     // Its answer may have been lost: what it asks for is so already.
-    let there = app.core.look(move |view| Ok(there(view, token, &called, key))).await?;
+    let core = app.core.of_nodes();
+    let there = core.look(move |view| Ok(there(view, token, &called, key))).await?;
     let (block, groups) = match there {
         Some(there) => there,
         None => {
             let (who, command) = (Asker::Joiner(token), Command::Join { id, name: name.clone(), key });
             let asked = Asked { request: RequestId(random()), who, if_version: None, command };
-            let done = app.core.ask(move |_| Ok(asked)).await?;
+            let done = core.ask(move |_| Ok(asked)).await?;
             let Answer::Joined { block, groups, .. } = done.reply.answer else {
                 return Err(Failure::new(Kind::Internal, "a node has joined and was answered otherwise"));
             };
@@ -58,7 +59,7 @@ pub(super) async fn join(
     if let Some(trouble) = clocks_differ(WallTime(said.now)) {
         app.events.tell(crate::clock::wall(), Some(&name), "clock", true, trouble);
     }
-    let epoch = app.core.look(|view| Ok(view.state().epoch())).await?;
+    let epoch = core.look(|view| Ok(view.state().epoch())).await?;
     Ok(Json(Joined {
         version: 1,
         fabric: app.fabric.to_string(),
@@ -76,7 +77,8 @@ fn key(text: &str) -> Result<PublicKey, Failure> {
 
 /// Whether the node has the key that it names.
 fn prove(app: &App, token: TokenHash, said: &Join, key: PublicKey) -> Result<(), Failure> {
-    let secret = shared(&app.key, key).map_err(|error| Failure::malformed(error.to_string()))?;
+    let unfit = |error: crate::keys::NobodysKey| Failure::new(Kind::Unauthorized, error.to_string());
+    let secret = shared(&app.key, key).map_err(unfit)?;
     let proof =
         BASE32.decode(said.proof.as_bytes()).map_err(|_| Failure::malformed("`proof` is in base 32"))?;
     if is_proof(&secret, &join_text(token, &said.name, &key.0), &proof) {

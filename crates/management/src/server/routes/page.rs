@@ -3,6 +3,8 @@
 use axum::Json;
 use manager::model::{Name, Role, TokenHash, nearest};
 use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
 
 use super::asked::Pairs;
 use crate::server::core::{Handle, View};
@@ -15,7 +17,7 @@ const SCAN_MAX: usize = 4096;
 const FILTERS_MAX: usize = 16;
 
 /// A row of a list.
-pub(super) trait Row: Serialize + Sized + Send + 'static {
+pub(super) trait Row: Serialize + ToSchema + Sized + Send + 'static {
     /// By which it is found again.
     fn key(&self) -> &str;
 
@@ -37,13 +39,12 @@ impl Filters {
         self.0.iter().find(|(name, _)| name == field).map(|(_, value)| value.as_str())
     }
 
-    /// Whether rows like this one have all the fields that are named.
-    fn check(&self, row: &impl Serialize) -> Result<(), Failure> {
-        let serde_json::Value::Object(row) = serde_json::to_value(row).unwrap_or_default() else {
-            return Ok(());
-        };
-        match self.0.iter().find(|(field, _)| !row.contains_key(field)) {
-            Some((field, _)) => Err(unknown(field, row.keys())),
+    /// Whether rows of this type have all the fields that are named, as the interface describes it: also where there
+    /// is no row.
+    fn check<T: ToSchema>(&self) -> Result<(), Failure> {
+        let RefOr::T(Schema::Object(row)) = T::schema() else { return Ok(()) };
+        match self.0.iter().find(|(field, _)| !row.properties.contains_key(field)) {
+            Some((field, _)) => Err(unknown(field, row.properties.keys())),
             None => Ok(()),
         }
     }
@@ -133,9 +134,6 @@ impl<T: Row> Filling<T> {
         let Part { limit, after, filters } = &self.part;
         let mut last = None;
         for row in T::rows(view, after.as_deref(), filters).take(SCAN_MAX) {
-            if last.is_none() {
-                filters.check(&row)?;
-            }
             let passes = filters.pass(&row);
             if passes && self.items.len() == *limit {
                 self.is_over = true;
@@ -166,6 +164,7 @@ pub(super) async fn page<T: Row>(
     pairs: Pairs,
 ) -> Result<Json<Page<T>>, Failure> {
     let part = Part::parse(pairs)?;
+    part.filters.check::<T>()?;
     let mut filling = Filling { part, items: Vec::new(), is_over: false, is_end: false };
     while !filling.is_over && !filling.is_end {
         filling = core.look_as(token, Role::ReadOnly, move |view| filling.go_on(view)).await?;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use manager::command::Command;
-use manager::model::{Role, TokenHash};
+use manager::model::{Name, Role, TokenHash};
 
-use super::asked::{Bearer, Document, Terms};
+use super::asked::{Bearer, Document, Named, Terms};
 use super::changes::{change, changed, groups};
 use super::documents::name;
 use crate::keys::{JoinToken, Token};
@@ -16,6 +16,7 @@ use crate::server::App;
 use crate::server::core::View;
 use crate::server::problem::{Failure, Kind};
 use crate::shapes::{Changed, MadeToken, MakeApiToken, MakeJoinToken, Problem};
+use crate::texts::{BytesText, JOIN_SECONDS_MAX, NameText, RequestText};
 
 /// For how long a join token is good, if nothing is said.
 const JOIN_SECONDS: u64 = 86_400;
@@ -28,7 +29,9 @@ fn token(app: &App, who: TokenHash, terms: Terms) -> Token {
 }
 
 /// A node may join with a new token.
-#[utoipa::path(post, path = "/v1/join-tokens", tag = "tokens", request_body = MakeJoinToken, responses(
+#[utoipa::path(post, path = "/v1/join-tokens", tag = "tokens", request_body = MakeJoinToken, params(
+    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+), responses(
     (status = 201, description = "The token, which is told this once", body = MadeToken),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
 ))]
@@ -43,6 +46,9 @@ pub(super) async fn make_join_token(
     let hash = token.hash();
     let groups = said.groups.map(groups).transpose()?.unwrap_or_default();
     let (seconds, domains) = (said.seconds.unwrap_or(JOIN_SECONDS), said.domains.unwrap_or(DOMAINS));
+    if !(1..=JOIN_SECONDS_MAX).contains(&seconds) {
+        return Err(Failure::malformed(format!("a join token is good for 1 to {JOIN_SECONDS_MAX} s")));
+    }
     let command = move |view: &View<'_>| {
         // A request that comes again asks for the same time as before, not for as long from now on.
         let before = view.state().join_token(hash).map(|token| token.expires);
@@ -61,25 +67,28 @@ pub(super) async fn make_join_token(
 }
 
 /// Nobody may join with a token any more.
-#[utoipa::path(delete, path = "/v1/join-tokens/{hash}", tag = "tokens",
-    params(("hash", description = "Its hash")), responses(
+#[utoipa::path(delete, path = "/v1/join-tokens/{hash}", tag = "tokens", params(
+    ("hash" = inline(BytesText), Path, description = "Its hash"),
+    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+), responses(
     (status = 200, description = "It is done", body = Changed),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn remove_join_token(
     State(app): State<Arc<App>>,
     Bearer(who): Bearer,
-    Path(hash): Path<String>,
+    Named(hash): Named<TokenHash>,
     terms: Terms,
 ) -> Result<Json<Changed>, Failure> {
     let terms = terms.without_version()?;
-    let hash: TokenHash = hash.parse().map_err(|_| Failure::malformed("this is no hash of a token"))?;
     let command = move |_: &View<'_>| Ok(Command::RemoveJoinToken { hash });
     Ok(Json(changed(&change(&app, who, terms, Role::Administrator, command).await?)))
 }
 
-/// Somebody may use the interface with a new token. One of this name before is worth nothing any more.
-#[utoipa::path(post, path = "/v1/tokens", tag = "tokens", request_body = MakeApiToken, responses(
+/// Somebody may use the interface with a new token.
+#[utoipa::path(post, path = "/v1/tokens", tag = "tokens", request_body = MakeApiToken, params(
+    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+), responses(
     (status = 201, description = "The token, which is told this once", body = MadeToken),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
 ))]
@@ -92,25 +101,28 @@ pub(super) async fn make_api_token(
     let terms = terms.without_version()?;
     let token = token(&app, who, terms);
     let (name, hash, role) = (name(&said.name)?, token.hash(), role(&said.role)?);
-    let command = move |_: &View<'_>| Ok(Command::SetApiToken { name, hash, role });
+    let replace = said.replace.unwrap_or(false);
+    let command = move |_: &View<'_>| Ok(Command::SetApiToken { name, hash, role, replace });
     change(&app, who, terms, Role::Administrator, command).await?;
     let made = MadeToken { version: 1, token: token.reveal(), hash: hash.to_string() };
     Ok((StatusCode::CREATED, Json(made)))
 }
 
 /// Somebody may not use the interface any more.
-#[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "tokens",
-    params(("name", description = "Its name")), responses(
+#[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "tokens", params(
+    ("name" = inline(NameText), Path, description = "Its name"),
+    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+), responses(
     (status = 200, description = "It is done", body = Changed),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
 ))]
 pub(super) async fn remove_api_token(
     State(app): State<Arc<App>>,
     Bearer(who): Bearer,
-    Path(said): Path<String>,
+    Named(name): Named<Name>,
     terms: Terms,
 ) -> Result<Json<Changed>, Failure> {
-    let (terms, name) = (terms.without_version()?, name(&said)?);
+    let terms = terms.without_version()?;
     let command = move |_: &View<'_>| Ok(Command::RemoveApiToken { name });
     Ok(Json(changed(&change(&app, who, terms, Role::Administrator, command).await?)))
 }

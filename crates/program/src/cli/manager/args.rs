@@ -307,7 +307,7 @@ pub enum LoanCommand {
 pub enum TokenCommand {
     /// List the tokens of people and programs
     List(ListArgs),
-    /// Make a token, in place of one of that name, and print it: this once, for the manager does not keep it
+    /// Make a token, and print it: this once, for the manager does not keep it
     Make {
         /// What it is called, in the audit log too
         #[arg(value_name = "NAME")]
@@ -315,6 +315,9 @@ pub enum TokenCommand {
         /// What it lets do: look, assign and unassign too, or everything
         #[arg(value_name = "ROLE", value_enum)]
         role: RoleName,
+        /// Make it in place of one of that name, which is worth nothing any more
+        #[arg(long)]
+        replace: bool,
         /// Write credentials with it to this file, which is not there yet and only this user can read, instead of
         /// printing it
         #[arg(long, value_name = "FILE", conflicts_with = "format")]

@@ -18,8 +18,8 @@ use crate::status::shown;
 pub(in crate::cli) fn follow(args: &EventsArgs, file: Option<PathBuf>) -> Result<(), Failure> {
     if !args.follow {
         return Err(Failure::usage(
-            "a manager keeps no events: --follow shows what happens from now on, `causeway audit` what was changed, and \
-             `causeway events` on a node what has happened there",
+            "events of a fabric are followed: --follow shows what happens from now on, `causeway audit` what was changed, \
+             and `causeway events` on a node what has happened there",
         ));
     }
     let unheard = |error: std::io::Error| Failure::io("cannot watch for signals", &error);
@@ -40,7 +40,9 @@ pub(in crate::cli) fn follow(args: &EventsArgs, file: Option<PathBuf>) -> Result
                     let url = session.client().url();
                     tracing::warn!(url, why, "the manager is away, and is looked for");
                 }
-                Told::Back => tracing::warn!("the manager is back: what has happened meanwhile is not shown"),
+                Told::Back => tracing::warn!(
+                    "the manager is back: what has happened meanwhile follows, as far as it knows"
+                ),
             }
         }
     })

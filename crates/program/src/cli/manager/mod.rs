@@ -16,6 +16,7 @@ pub use args::{
 };
 pub(super) use events::follow;
 pub(super) use look::{devices, show_device};
+pub(crate) use tokens::new_to_join;
 
 use management::client::Target;
 use management::shapes::{ApiToken, Audit, Domain, Function, JoinToken, Loan, Node};
@@ -41,8 +42,9 @@ impl FabricCommand {
             Self::Loan(LoanCommand::List(args)) => look::list::<Loan>(args, &["loans"]),
             Self::Loan(LoanCommand::Show(args)) => look::show_of_node::<Loan>(args, "loans"),
             Self::Token(TokenCommand::List(args)) => look::list::<ApiToken>(args, &["tokens"]),
-            Self::Token(TokenCommand::Make { name, role, write, asker, output }) => {
-                tokens::make(asker, name, (*role).into(), write.as_deref(), *output)
+            Self::Token(TokenCommand::Make { name, role, replace, write, asker, output }) => {
+                let body = tokens::wanted(name, (*role).into(), *replace);
+                tokens::make(asker, &body, write.as_deref(), *output)
             }
             Self::Token(TokenCommand::Remove(args)) => {
                 let what = format!("nobody asks by the token {} any more", args.name);

@@ -323,6 +323,7 @@ impl Whole for Fabric {
             ("functions", self.functions.to_string()),
             ("restore", or_nothing(&restoring)),
             ("clock", self.now.clone()),
+            ("alarms", self.alarms.join("; ")),
         ]
     }
 }

@@ -13,11 +13,15 @@ use crate::cli::run::{print, print_json};
 use crate::cli::{Output, OutputArgs};
 use crate::exit::Failure;
 
+/// The token that somebody wants.
+pub(super) fn wanted(name: &Name, role: Role, replace: bool) -> MakeApiToken {
+    MakeApiToken { name: name.to_string(), role: role.text().to_owned(), replace: replace.then_some(true) }
+}
+
 /// `causeway token make`.
 pub(super) fn make(
     asker: &Asker,
-    name: &Name,
-    role: Role,
+    body: &MakeApiToken,
     write: Option<&Path>,
     output: OutputArgs,
 ) -> Result<(), Failure> {
@@ -26,11 +30,10 @@ pub(super) fn make(
         let file = file.display();
         return Err(Failure::refused(format_args!("{file} is there already: choose a name that is not")));
     }
-    let body = MakeApiToken { name: name.to_string(), role: role.text().to_owned() };
-    let made: MadeToken = session.post(&Target::new(["tokens"]), &body)?;
+    let made: MadeToken = session.post(&Target::new(["tokens"]), body)?;
     let Some(file) = write else { return print_made(&made, output) };
     session.credentials_with(made.token).create(file).map_err(|error| {
-        let file = file.display();
+        let (file, name) = (file.display(), &body.name);
         Failure::io(
             format_args!(
                 "the token {name} was made, and cannot be written to {file}: remove it (`causeway token remove \
@@ -49,9 +52,19 @@ pub(super) fn make_to_join(
     domains: Option<u32>,
     output: OutputArgs,
 ) -> Result<(), Failure> {
+    print_made(&new_to_join(asker, expires, groups, domains)?, output)
+}
+
+/// A token that a node joins with.
+pub(crate) fn new_to_join(
+    asker: &Asker,
+    expires: Option<u64>,
+    groups: Option<&[Group]>,
+    domains: Option<u32>,
+) -> Result<MadeToken, Failure> {
     let groups = groups.map(|groups| groups.iter().map(|group| group.0).collect());
     let body = MakeJoinToken { seconds: expires, groups, domains };
-    print_made(&Session::open(asker)?.post(&Target::new(["join-tokens"]), &body)?, output)
+    Session::open(asker)?.post(&Target::new(["join-tokens"]), &body)
 }
 
 fn print_made(made: &MadeToken, output: OutputArgs) -> Result<(), Failure> {

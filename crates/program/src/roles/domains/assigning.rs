@@ -36,6 +36,49 @@ pub(in crate::roles) struct SlotOf {
 /// What a place shall have.
 pub(in crate::roles) type Wanted<'a> = dyn Fn(DomainId, u16) -> Option<&'a Assigned> + 'a;
 
+/// What brings a slot closer to what a manager wants there.
+#[derive(Debug, PartialEq)]
+enum Step<'a> {
+    /// It is that, or it is not time.
+    Nothing,
+    /// It is that, and where its lender is has changed.
+    Note(&'a Assigned),
+    /// What is assigned is to go.
+    Empty(Assigned),
+    /// That has gone.
+    Emptied,
+    /// It is vacant, and is not to be.
+    Fill(&'a Assigned),
+    /// Somebody else has attached something.
+    Complain(&'a Assigned),
+    /// Something is just leaving.
+    Wait,
+}
+
+/// That of a slot in this phase, which `has` what was assigned. One that could not be filled is tried again at `again`.
+fn step<'a>(
+    has: Option<&Assigned>,
+    wanted: Option<&'a Assigned>,
+    phase: Phase,
+    again: Option<Instant>,
+    now: Instant,
+) -> Step<'a> {
+    let is_there = matches!(phase, Phase::Attaching | Phase::Attached);
+    match (has, wanted) {
+        (None, None) => Step::Nothing,
+        (Some(has), Some(wanted)) if is_there && has.is_same(wanted) => {
+            let is_news = has != wanted && !wanted.addresses.is_empty();
+            if is_news { Step::Note(wanted) } else { Step::Nothing }
+        }
+        (Some(has), _) if is_there => Step::Empty(has.clone()),
+        (Some(_), None) if phase == Phase::Vacant => Step::Emptied,
+        (_, Some(_)) if phase == Phase::Vacant && again.is_some_and(|at| at > now) => Step::Nothing,
+        (_, Some(wanted)) if phase == Phase::Vacant => Step::Fill(wanted),
+        (None, Some(wanted)) => Step::Complain(wanted),
+        (Some(_), _) => Step::Wait,
+    }
+}
+
 impl Domains {
     /// All slots.
     pub(in crate::roles) fn slots(&self, block: DomainBlock) -> Vec<SlotOf> {
@@ -75,45 +118,38 @@ impl Domains {
         state: &StateDir,
     ) -> bool {
         let Some(place) = self.places.get_mut(&loan) else { return false };
-        match (place.assigned.clone(), wanted, place.phase) {
-            (None, None, _) => false,
-            (Some(has), Some(wanted), Phase::Attaching | Phase::Attached) if has.is_same(wanted) => {
-                if has != *wanted && !wanted.addresses.is_empty() {
-                    place.keep_place_of(wanted, state);
-                }
-                false
-            }
-            (Some(has), _, Phase::Attaching | Phase::Attached) => {
+        let step = step(place.assigned.as_ref(), wanted, place.phase, place.assign_at, Instant::now());
+        match step {
+            Step::Nothing => {}
+            Step::Note(wanted) => place.keep_place_of(wanted, state),
+            Step::Empty(has) => {
+                let (slot, function) = (place.name.to_string(), has.function.to_string());
                 // It is decided durably first: a node that is started meanwhile does not have it again.
                 if let Err(failure) = place.decide(Attached::Nothing, state) {
                     place.trouble = Some(failure.message().to_owned());
-                    return true;
+                } else {
+                    Event::SlotUnassigned { slot, function }.say();
+                    self.take_out(loan, agent);
                 }
-                let (slot, function) = (place.name.to_string(), has.function.to_string());
-                Event::SlotUnassigned { slot, function }.say();
-                self.take_out(loan, agent);
-                true
+                return true;
             }
-            (Some(_), None, Phase::Vacant) => {
-                place.assigned = None;
-                false
+            Step::Emptied => place.assigned = None,
+            Step::Fill(wanted) => {
+                self.assign(loan, wanted, agent, state);
+                return true;
             }
-            (_, Some(_), Phase::Vacant) if place.assign_at.is_some_and(|at| at > Instant::now()) => false,
-            (_, Some(wanted), Phase::Vacant) => {
-                self.assign(loan, &wanted.clone(), agent, state);
-                true
-            }
-            (None, Some(wanted), _) => {
+            Step::Complain(wanted) => {
                 let why = format!(
                     "the manager of the fabric has assigned {} to it, and something else is attached: \
                      `causeway detach {}` makes room",
                     wanted.function, place.name
                 );
                 place.complain(why);
-                true
+                return true;
             }
-            (Some(_), _, Phase::Leaving { .. } | Phase::Returning { .. }) => true,
+            Step::Wait => return true,
         }
+        false
     }
 
     fn assign(&mut self, loan: usize, wanted: &Assigned, agent: &mut Agent, state: &StateDir) {
@@ -148,5 +184,42 @@ impl Entry {
             Event::SlotRefused { slot: self.name.to_string(), why: why.clone() }.say();
             self.trouble = Some(why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_could_not_be_filled_is_tried_again_after_a_while() {
+        let (wanted, now) = (crate::assigned::tests::example(), Instant::now());
+        let vacant = |has, at| step(has, Some(&wanted), Phase::Vacant, Some(now + AGAIN), at);
+        for has in [None, Some(&wanted)] {
+            assert_eq!(vacant(has, now), Step::Nothing);
+            assert_eq!(vacant(has, now + AGAIN - Duration::from_millis(1)), Step::Nothing);
+            assert_eq!(vacant(has, now + AGAIN), Step::Fill(&wanted));
+            assert_eq!(step(has, Some(&wanted), Phase::Vacant, None, now), Step::Fill(&wanted), "at first");
+        }
+    }
+
+    #[test]
+    fn a_slot_comes_to_what_is_wanted_there() {
+        let (one, now) = (crate::assigned::tests::example(), Instant::now());
+        let other = Assigned { generation: base::ids::LoanGeneration(1), ..one.clone() };
+        let returning = Phase::Returning { since: now, abandoned: false };
+        let next = |has, wanted, phase| step(has, wanted, phase, None, now);
+        assert_eq!(
+            next(None, None, Phase::Attached),
+            Step::Nothing,
+            "that is nobody's but whoever attached it"
+        );
+        assert_eq!(next(Some(&one), Some(&one), Phase::Attached), Step::Nothing);
+        assert_eq!(next(Some(&one), Some(&other), Phase::Attached), Step::Empty(one.clone()));
+        assert_eq!(next(Some(&one), None, Phase::Attaching), Step::Empty(one.clone()));
+        assert_eq!(next(Some(&one), Some(&other), returning), Step::Wait);
+        assert_eq!(next(Some(&one), Some(&other), Phase::Vacant), Step::Fill(&other));
+        assert_eq!(next(Some(&one), None, Phase::Vacant), Step::Emptied);
+        assert_eq!(next(None, Some(&one), Phase::Attached), Step::Complain(&one));
     }
 }

@@ -32,6 +32,14 @@ pub(super) struct Next {
 }
 
 impl Next {
+    /// The same where something else was to come before, and has not.
+    fn behind(self, before: Option<Self>, is_assigned: bool) -> Self {
+        // That still is to come, unless the file says otherwise by now.
+        let function = self.function.or_else(|| before?.function);
+        // What a manager has assigned stays, whatever the file says is attached where nobody says otherwise.
+        Self { function: function.filter(|_| !is_assigned), ..self }
+    }
+
     /// Somebody has decided that nothing is to be there, whatever the file says.
     pub(super) fn attach_nothing(&mut self) {
         self.function = None;
@@ -101,16 +109,9 @@ impl Domains {
         agent: &mut Agent,
         state: &StateDir,
     ) -> Option<String> {
-        let Changing { loan, mut next } = changing;
+        let Changing { loan, next } = changing;
         let place = self.places.get_mut(&loan)?;
-        if let Some(before) = place.next.take() {
-            // What was to come, and has not, still is to, unless the file says otherwise by now.
-            next.function = next.function.or(before.function);
-        }
-        // What a manager has assigned stays, whatever the file says is attached where nobody says otherwise.
-        if place.assigned.is_some() {
-            next.function = None;
-        }
+        let mut next = next.behind(place.next.take(), place.assigned.is_some());
         // What is there already only has to stay.
         let stays = |line: &Option<Line>| {
             has(agent, loan, line.as_ref()) && matches!(place.phase, Phase::Attaching | Phase::Attached)
@@ -249,4 +250,40 @@ fn has(agent: &Agent, loan: usize, line: Option<&Line>) -> bool {
         _ => false,
     };
     is_same_way && spec.config.function == lend::function_id(line.secret().reveal())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn next(function: Option<Option<Line>>) -> Next {
+        let text =
+            "[[domains]]\nname = 'vm'\nkind = 'vm'\n[[domains.slots]]\nname = 'a'\nsocket = '/run/a'\n";
+        let mut config = Config::parse(text, std::path::Path::new("n.toml")).unwrap();
+        let domain = config.domains.remove(0);
+        let slot = domain.slots[0].clone();
+        let change = Change::SlotChanged(domain, Box::new([slot.clone(), slot.clone()]));
+        Next { slot, socket: None, function, change }
+    }
+
+    #[test]
+    fn a_reload_leaves_what_a_manager_has_assigned() {
+        let line = || Some(crate::line::tests::example());
+        for said in [None, Some(None), Some(line())] {
+            assert!(next(said.clone()).behind(None, true).function.is_none(), "{said:?}");
+            assert!(next(None).behind(Some(next(said.clone())), true).function.is_none(), "{said:?}");
+            assert_eq!(next(said.clone()).behind(None, false).function, said);
+            assert_eq!(
+                next(None).behind(Some(next(said.clone())), false).function,
+                said,
+                "it is still to come"
+            );
+        }
+        assert_eq!(
+            next(Some(None)).behind(Some(next(Some(line()))), false).function,
+            Some(None),
+            "the last word"
+        );
+    }
 }

@@ -42,6 +42,7 @@ impl Opened {
         state: &StateDir,
     ) -> Result<Self, Failure> {
         let qmp = domain.qmp.clone().filter(|_| is_new);
+        qmp.as_deref().map_or(Ok(()), socket::check_client)?;
         let monitor = qmp.map(|path| Monitor::start(path, domain.remove_after + SURPRISE)).transpose();
         let monitor = monitor.map_err(|error| Failure::io("cannot start a thread", &error))?;
         let mut opened = Self { machine, monitor, places: Vec::new() };

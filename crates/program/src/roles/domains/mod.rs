@@ -175,6 +175,8 @@ enum Phase {
     },
     Returning {
         since: Instant,
+        /// Nobody waits for its lender any more.
+        abandoned: bool,
     },
 }
 
@@ -206,6 +208,26 @@ impl Domains {
             loans.extend(opened.admit(places, &mut all).into_iter().map(|(_, loan)| loan));
         }
         Ok((all, loans))
+    }
+
+    /// The same where slots hold what `domains` says, whatever was decided in an earlier life of the node: no file says
+    /// it, but whoever has started the node.
+    pub(super) fn open_as_said(
+        domains: &[Domain],
+        block: DomainBlock,
+        state: &StateDir,
+    ) -> Result<(Self, Vec<LoanSpec>), Failure> {
+        for domain in domains {
+            for slot in &domain.slots {
+                let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
+                let decided = state.attachment(&name)?.filter(|decided| decided.attached != Attached::Preset);
+                if let Some(Attachment { generation, .. }) = decided {
+                    let attached = Attached::Preset;
+                    state.set_attachment(&name, &Attachment { generation: generation + 1, attached })?;
+                }
+            }
+        }
+        Self::open(domains, block, state)
     }
 
     /// The node has `loans` others before these.
@@ -286,13 +308,13 @@ impl Domains {
             if let Err(error) = decided {
                 Event::SlotUndecided { slot: place.name.to_string(), error: error.to_string() }.say();
             }
-            place.phase = Phase::Returning { since: Instant::now() };
+            place.phase = Phase::Returning { since: Instant::now(), abandoned: false };
             agent.detach(loan);
         }
     }
 
     /// Takes what QEMU has said, and lets time pass.
-    pub(super) fn turn(&mut self, agent: &mut Agent, state: &StateDir) -> std::io::Result<()> {
+    pub(super) fn turn(&mut self, agent: &mut Agent, state: &StateDir) {
         let answers: Vec<_> = self.monitors.values_mut().flat_map(Monitor::answers).collect();
         for (subject, outcome) in answers {
             self.answered(subject, outcome, agent);
@@ -325,10 +347,10 @@ impl Domains {
                         place.phase = Phase::Leaving { since, surprised: true };
                     }
                 }
-                Phase::Returning { since } if since.elapsed() >= GIVE_BACK => {
+                Phase::Returning { since, abandoned: false } if since.elapsed() >= GIVE_BACK => {
                     Event::SlotAbandoned { slot: place.name.to_string() }.say();
-                    agent.abandon(loan)?;
-                    place.phase = Phase::Vacant;
+                    place.phase = Phase::Returning { since, abandoned: true };
+                    agent.abandon(loan);
                 }
                 _ => {}
             }
@@ -349,7 +371,6 @@ impl Domains {
         for loan in self.blackouts.over(agent).into_iter().filter(|loan| !replaced.contains(loan)) {
             self.renew(loan, Loss::Silence, agent);
         }
-        Ok(())
     }
 
     /// What a machine has of `loan` is worth nothing any more: the device is taken out of it, which its guest notices,
@@ -686,7 +707,7 @@ impl Domains {
 impl Entry {
     fn plug(&self) -> Plug {
         let socket = std::path::absolute(&self.slot.socket).unwrap_or_else(|_| self.slot.socket.clone());
-        Plug { id: format!("causeway-{}", self.name.slot), bus: self.slot.bus.clone(), socket }
+        Plug { id: self.slot.device.clone(), bus: self.slot.bus.clone(), socket }
     }
 
     /// The loan of a function, with the socket, which may be there already.
@@ -744,7 +765,7 @@ impl Entry {
 
     fn give_back(&mut self, loan: usize, agent: &mut Agent) {
         self.await_nothing();
-        self.phase = Phase::Returning { since: Instant::now() };
+        self.phase = Phase::Returning { since: Instant::now(), abandoned: false };
         agent.detach(loan);
     }
 }
