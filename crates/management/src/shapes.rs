@@ -9,6 +9,7 @@
 //! | `GET /v1/functions`, `/v1/functions/NODE/FUNCTION` | | [`Page`] of [`Function`], [`Function`] |
 //! | `PUT /v1/functions/NODE/FUNCTION/assignment` | [`Assign`] | [`Changed`] |
 //! | `DELETE /v1/functions/NODE/FUNCTION/assignment[?force=true]` | | [`Changed`] |
+//! | `PUT /v1/functions/NODE/FUNCTION/limits` | [`Limits`] | [`Changed`] |
 //! | `GET /v1/domains`, `/v1/domains/NODE/DOMAIN` | | [`Page`] of [`Domain`], [`Domain`] |
 //! | `GET /v1/loans`, `/v1/loans/NODE/FUNCTION` | | [`Page`] of [`Loan`], [`Loan`] |
 //! | `GET /v1/join-tokens` | | [`Page`] of [`JoinToken`] |
@@ -142,6 +143,24 @@ pub struct Function {
     pub slot: Option<String>,
     /// Since when it is so.
     pub since: Option<String>,
+    /// What it may do, if that was decided here and not in its lender's configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// Whether its lender acts by these limits.
+    #[serde(default)]
+    pub is_limited: bool,
+}
+
+/// What a function may do in a second, whoever has it: what is not said has no limit. `PUT .../limits`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// I/O commands, 1 at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops: Option<u64>,
+    /// Bytes that these move, 1 at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<u64>,
 }
 
 /// A virtual machine of a node.

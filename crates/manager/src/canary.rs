@@ -41,6 +41,10 @@ pub(crate) enum Rule {
     RefuseOldEpochs,
     /// A lender refuses a lower generation than it has.
     RefuseLowerGenerations,
+    /// A lender heeds no older limits than it has.
+    RefuseOlderLimits,
+    /// That limits are applied counts for the decision that it is about.
+    CheckLimits,
     /// A lender says what its card acts by.
     SayActed,
     /// A torn tail is cut.

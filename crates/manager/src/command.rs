@@ -5,7 +5,7 @@ use core::fmt::Write;
 use base::ids::{DomainId, Group, NodeId};
 
 use crate::model::{
-    FunctionName, Groups, Name, OnSilence, Place, PublicKey, RequestId, Role, TokenHash, WallTime,
+    FunctionName, Groups, Limits, Name, OnSilence, Place, PublicKey, RequestId, Role, TokenHash, WallTime,
 };
 
 /// What a client asks for. Each is one entry at most, so it happens as a whole or not at all.
@@ -84,6 +84,13 @@ pub enum Command {
         /// Whether the lender takes it back though the borrower does not let go.
         force: bool,
     },
+    /// A function may do so much from then on, whoever has it. Operator.
+    SetLimits {
+        /// Which one.
+        function: FunctionName,
+        /// What it may do, all of it: nothing is left as it was.
+        limits: Limits,
+    },
     /// After a restore: all there is was heard, or is not waited for. Administrator.
     EndRestore {
         /// Although some nodes were not heard.
@@ -96,7 +103,7 @@ impl Command {
     pub fn role(&self) -> Option<Role> {
         match self {
             Self::Join { .. } => None,
-            Self::Assign { .. } | Self::Unassign { .. } => Some(Role::Operator),
+            Self::Assign { .. } | Self::Unassign { .. } | Self::SetLimits { .. } => Some(Role::Operator),
             Self::RemoveNode { .. }
             | Self::SetGroups { .. }
             | Self::MakeJoinToken { .. }

@@ -4,8 +4,8 @@ use base::ids::{LoanGeneration, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ApiToken, Assignment, Block, FunctionKey, Groups, JoinToken, Loan, Name, Node, PublicKey, RequestId,
-    Resource, TokenHash, WallTime, node_text,
+    ApiToken, Assignment, Block, FunctionKey, Groups, JoinToken, Limited, Limits, LimitsId, Loan, Name, Node,
+    PublicKey, RequestId, Resource, TokenHash, WallTime, node_text,
 };
 
 /// Who has caused an entry.
@@ -54,6 +54,13 @@ pub enum Answer {
         key: FunctionKey,
         /// Its generation.
         generation: LoanGeneration,
+    },
+    /// These limits are decided; whether the function's lender has applied them is told beside it.
+    Limits {
+        /// Of which function.
+        key: FunctionKey,
+        /// By which decision.
+        id: LimitsId,
     },
 }
 
@@ -171,6 +178,13 @@ pub enum Change {
         /// Whether its lender waits for the borrower to let go.
         force: bool,
     },
+    /// A function may do so much from now on, whoever has it.
+    LimitsSet {
+        /// Which one.
+        key: FunctionKey,
+        /// What it may do.
+        limits: Limits,
+    },
     /// A node has said what it lends, and how far it is.
     Reported {
         /// Who.
@@ -228,6 +242,20 @@ pub enum News {
         /// Who has it.
         loan: Loan,
     },
+    /// The lender acts by the limits that were decided.
+    LimitsApplied {
+        /// Of which function.
+        number: u32,
+        /// By which decision: the present one.
+        id: LimitsId,
+    },
+    /// The lender acts by limits that were decided later than what is known: after a restore.
+    LimitsAdopted {
+        /// Of which function.
+        number: u32,
+        /// Its limits.
+        limited: Limited,
+    },
     /// After a restore, or where a lender has a greater generation: what was known of who has a function is over, for
     /// others now are where it was. What has become of it its lender says.
     Displaced {
@@ -254,6 +282,8 @@ impl News {
             | Self::Gone { number }
             | Self::Applied { number, .. }
             | Self::Adopted { number, .. }
+            | Self::LimitsApplied { number, .. }
+            | Self::LimitsAdopted { number, .. }
             | Self::HeldOver { number, .. } => Some(FunctionKey { node, number: *number }),
             Self::Displaced { key } => Some(*key),
             Self::Heard => None,

@@ -14,7 +14,7 @@ use base::ids::LoanGeneration;
 use serde::{Deserialize, Serialize};
 
 use crate::canary::{self, Rule};
-use crate::model::{FUNCTIONS_PER_NODE_MAX, Name, Resource};
+use crate::model::{FUNCTIONS_PER_NODE_MAX, Limited, Name, Resource};
 use crate::report::{Holder, Identity, Order, Preset, PresetsId, Report, Reported, Said};
 
 /// Effects that wait. Of what is told while there are more, nothing is heeded: the manager tells it again.
@@ -52,11 +52,14 @@ pub struct Row {
     pub generation: LoanGeneration,
     /// Who has the function.
     pub holder: Holder,
+    /// What it may do; `None`: no manager has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limited>,
 }
 
 impl Row {
     /// Nothing was ever told of the function: lines open it.
-    pub const UNMANAGED: Self = Self { generation: LoanGeneration(0), holder: Holder::Nobody };
+    pub const UNMANAGED: Self = Self { generation: LoanGeneration(0), holder: Holder::Nobody, limits: None };
 }
 
 /// What is durable at a node.
@@ -261,7 +264,8 @@ impl Member {
     pub fn handle_let_go(&mut self, number: u32, generation: LoanGeneration) {
         let row = self.decided.row(number);
         if row.generation == generation && matches!(row.holder, Holder::Leaving { .. }) {
-            self.set_row(number, Row { generation, holder: Holder::Nobody });
+            self.over.remove(&number);
+            self.set_row(number, Row { holder: Holder::Nobody, ..row });
         }
     }
 
@@ -313,7 +317,7 @@ impl Member {
     /// A lower generation is refused, an equal one changes nothing but that a function which is being taken back is now
     /// taken by force.
     fn obey(&mut self, order: Order) {
-        let Order { number, generation, to, force } = order;
+        let Order { number, generation, to, force, limits } = order;
         if !self.functions.contains_key(&number) {
             return;
         }
@@ -331,14 +335,20 @@ impl Member {
                 (None, Holder::Nobody) => Holder::Nobody,
             }),
         };
+        let is_old = |told: &Limited| row.limits.is_some_and(|has| told.id < has.id);
+        let told = limits.filter(|told| !is_old(told) || canary::is_off(Rule::RefuseOlderLimits));
+        let limits = told.or(row.limits);
         match holder {
-            Some(holder) => self.set_row(number, Row { generation, holder }),
+            Some(holder) => {
+                self.over.remove(&number);
+                self.set_row(number, Row { generation, holder, limits });
+            }
+            None if limits != row.limits => self.set_row(number, Row { limits, ..row }),
             None => self.push([Step::Say(What::Function(number))]),
         }
     }
 
     fn set_row(&mut self, number: u32, row: Row) {
-        self.over.remove(&number);
         self.keep(Change::Row { number, row });
         self.push([Step::Act(number)]);
     }
@@ -376,7 +386,14 @@ impl Member {
         } else {
             self.acting.get(&number).copied().unwrap_or(Row::UNMANAGED)
         };
-        Some(Reported { number, name, resource, generation: row.generation, holder: row.holder })
+        Some(Reported {
+            number,
+            name,
+            resource,
+            generation: row.generation,
+            holder: row.holder,
+            limits: row.limits,
+        })
     }
 
     /// Numbers of functions that it lends.
@@ -388,7 +405,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Assignment, OnSilence, Place};
+    use crate::model::{Assignment, Limits, LimitsId, OnSilence, Place};
     use crate::testing::{fabric, identity, node_id, reported};
     use base::ids::{DomainId, Group};
 
@@ -411,6 +428,7 @@ mod tests {
             generation: LoanGeneration(generation),
             to: to.then(|| assignment(2, 0)),
             force,
+            limits: None,
         };
         Told::Orders { epoch: 1, orders: vec![order] }
     }
@@ -499,7 +517,7 @@ mod tests {
         member.handle_told(&order(6, false, false));
         assert!(matches!(member.poll_effect(), Some(Effect::Keep(_))));
         let mut kept = member.kept().clone();
-        let row = Row { generation: LoanGeneration(6), holder: Holder::Nobody };
+        let row = Row { generation: LoanGeneration(6), holder: Holder::Nobody, limits: None };
         kept.apply(&Change::Row { number: 0, row });
         member.begin_anew(kept);
         assert_eq!(member.poll_effect(), Some(Effect::Act { number: 0, row }));
@@ -548,5 +566,35 @@ mod tests {
         member.handle_told(&taken);
         member.handle_told(&Told::Greet { epoch: 2 });
         assert!(!drive(&mut member, true).iter().any(is_over));
+    }
+
+    fn limits(index: u64, iops: u64) -> Limited {
+        let limits = Limits { iops: core::num::NonZeroU64::new(iops), bytes_per_s: None };
+        Limited { id: LimitsId { epoch: 1, index }, limits }
+    }
+
+    #[test]
+    fn limits_are_told_apart_from_assignments_and_the_newer_ones_count() {
+        let mut member = member();
+        let mut tell = |generation, limits| {
+            let to = Some(assignment(2, 0));
+            let order = Order { number: 0, generation: LoanGeneration(generation), to, force: false, limits };
+            member.handle_told(&Told::Orders { epoch: 1, orders: vec![order] });
+            while let Some(effect) = member.poll_effect() {
+                match effect {
+                    Effect::Keep(_) => member.handle_kept(),
+                    Effect::Act { number, row } => member.handle_acted(number, row),
+                    Effect::Plug | Effect::Say(_) => {}
+                }
+            }
+            member.handle_hold_over(0, LoanGeneration(1));
+            let said = member.reported(0).unwrap();
+            (said.generation.0, said.limits, member.over.contains_key(&0))
+        };
+        assert_eq!(tell(1, None), (1, None, true));
+        assert_eq!(tell(1, Some(limits(7, 100))), (1, Some(limits(7, 100)), true), "its loan goes on");
+        assert_eq!(tell(1, Some(limits(6, 50))), (1, Some(limits(7, 100)), true), "older");
+        assert_eq!(tell(1, None), (1, Some(limits(7, 100)), true), "of a manager that knows none");
+        assert_eq!(tell(2, Some(limits(8, 0))), (2, Some(limits(8, 0)), false), "both at once");
     }
 }

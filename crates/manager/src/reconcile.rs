@@ -78,7 +78,7 @@ impl<'a> Judge<'a> {
         if !self.state.is_heard(self.node) && !self.is_deferred {
             self.verdict.news.push(News::Heard);
         }
-        self.verdict
+        self.into_verdict()
     }
 
     /// Of two with one number the first counts.
@@ -97,6 +97,13 @@ impl<'a> Judge<'a> {
             self.leave_slot(reported);
             self.function(reported);
         }
+        self.into_verdict()
+    }
+
+    /// A function is settled when it is in all respects.
+    fn into_verdict(mut self) -> Verdict {
+        let behind: BTreeSet<u32> = self.verdict.behind.iter().copied().collect();
+        self.verdict.settled.retain(|number| !behind.contains(number));
         self.verdict
     }
 
@@ -164,7 +171,11 @@ impl<'a> Judge<'a> {
             return;
         }
         match known {
-            None => self.seen(reported),
+            None => {
+                if self.seen(reported) {
+                    self.limits(None, reported);
+                }
+            }
             Some(known) => {
                 self.described(known, reported);
                 match generation.cmp(&present) {
@@ -172,20 +183,43 @@ impl<'a> Judge<'a> {
                     core::cmp::Ordering::Equal => self.equal(known, reported),
                     core::cmp::Ordering::Greater => self.greater(known, reported),
                 }
+                self.limits(Some(known), reported);
             }
         }
     }
 
-    fn seen(&mut self, reported: &Reported) {
+    /// Limits of which no manager of this fabric can know are none: the lender is told what is decided.
+    fn limits(&mut self, known: Option<&Function>, reported: &Reported) {
+        let number = reported.number;
+        let decided = known.and_then(|known| known.limits);
+        let said = reported.limits.filter(|said| said.id.epoch <= self.state.epoch());
+        match (decided, said) {
+            (None, None) => {}
+            (decided, Some(said)) if decided.is_none_or(|decided| decided.id < said.id) => {
+                self.verdict.news.push(News::LimitsAdopted { number, limited: said });
+            }
+            (Some(decided), said) if said == Some(decided) || canary::is_off(Rule::CheckLimits) => {
+                if known.is_some_and(|known| !known.is_limited()) {
+                    self.verdict.news.push(News::LimitsApplied { number, id: decided.id });
+                }
+            }
+            _ => self.verdict.behind.push(number),
+        }
+    }
+
+    /// Whether it is known from now on.
+    fn seen(&mut self, reported: &Reported) -> bool {
         let (number, name) = (reported.number, reported.name.clone());
         let gone = self.verdict.news.iter().filter(|news| matches!(news, News::Gone { .. })).count();
         let lent = self.state.functions_of(self.node).count() + self.added - gone;
         let all = self.state.functions().count() + self.added - gone;
         if lent >= FUNCTIONS_PER_NODE_MAX || all >= FUNCTIONS_MAX {
-            return self.alarm(Alarm::TooMany { most: FUNCTIONS_PER_NODE_MAX });
+            self.alarm(Alarm::TooMany { most: FUNCTIONS_PER_NODE_MAX });
+            return false;
         }
         if !self.may_be_called(number, &name) {
-            return self.alarm(Alarm::Twice { number, name });
+            self.alarm(Alarm::Twice { number, name });
+            return false;
         }
         let (generation, loan, refused) = self.taken_over(None, reported);
         if reported.generation.0 > 0 && (refused || loan != Loan::Free) {
@@ -196,6 +230,7 @@ impl<'a> Judge<'a> {
         self.names.insert(name.clone(), number);
         self.verdict.news.push(News::Seen { number, name, resource: reported.resource, generation, loan });
         self.is_behind(number, generation, reported);
+        true
     }
 
     /// Whether no other function of the node has this name, by what is known or this report.

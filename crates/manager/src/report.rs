@@ -5,7 +5,7 @@ use core::fmt;
 use base::ids::{Group, LoanGeneration, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Assignment, Block, FunctionKey, Groups, Name, Place, PublicKey, Resource};
+use crate::model::{Assignment, Block, FunctionKey, Groups, Limited, Name, Place, PublicKey, Resource};
 
 /// A report of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -72,6 +72,9 @@ pub struct Reported {
     pub generation: LoanGeneration,
     /// Who has it by that.
     pub holder: Holder,
+    /// The limits by which it acts; `None`: no manager has said any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limited>,
 }
 
 /// Who has a function, by its lender's table.
@@ -114,6 +117,9 @@ pub struct Order {
     pub to: Option<Assignment>,
     /// Whether whoever has it now is not waited for.
     pub force: bool,
+    /// What it may do, which has nothing to do with generations: of two decisions the newer one counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limited>,
 }
 
 /// What is in a slot of a borrower.

@@ -60,7 +60,14 @@ pub(crate) fn unassign(function: &str, force: bool) -> Command {
 
 pub(crate) fn reported(number: u32, generation: u64, holder: Holder) -> Reported {
     let generation = base::ids::LoanGeneration(generation);
-    Reported { number, name: name(&format!("nvme{number}")), resource: resource(), generation, holder }
+    Reported {
+        number,
+        name: name(&format!("nvme{number}")),
+        resource: resource(),
+        generation,
+        holder,
+        limits: None,
+    }
 }
 
 /// A state with an administrator `root`, an operator `op` and a reader `eye`.

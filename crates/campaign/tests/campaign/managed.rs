@@ -211,6 +211,72 @@ fn a_guest_does_not_notice_that_managers_die() {
     }
 }
 
+/// What a node lends as `nvme0` may do so much.
+fn is_limited(machine: &Machine, iops: Option<u64>) -> bool {
+    let status = status(machine, "store").unwrap();
+    let devices = status["devices"].as_array().unwrap();
+    let device = devices.iter().find(|device| device["function"] == "nvme0").unwrap();
+    device["iops"].as_u64() == iops
+}
+
+/// The manager limits a drive that a guest works on, and lets it go: the guest sees nothing but the time it takes.
+#[test]
+fn a_limit_is_changed_under_a_guest_and_stays() {
+    let _place = gate::computes();
+    let Some(kit) = guest::kit() else { return };
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let mut fabric = Fabric::found(machine).unwrap();
+    fabric.join(machine, "store").unwrap();
+    fabric.join(machine, "desk").unwrap();
+    let mut store = start_store(machine);
+    let mut vm = Vm::builder(&kit).name("limited").hot_plug(HotPlug::Acpi).start().unwrap();
+    let mut desk = start_desk(machine, Some(&vm.second_qmp().display().to_string()));
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    fabric.told(&["function", "limit", "store/nvme0", "--iops", "100000"]).unwrap();
+    fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
+    vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", desk.tail()));
+
+    // 2048 writes, and as many reads: at 50 a second that does not end before the test is through with its changes.
+    let load = "--bs=4k --iodepth=8 --size=8m --loops=1 --verify_backlog=64";
+    let fio = guest_fio(&format!("--filename=$(ls /dev/nvme?n1) {load}"));
+    let limited = ["function", "limit", "store/nvme0", "--iops", "50"];
+    let said = fabric.told(&limited).unwrap();
+    assert!(said.contains("50 commands a second") && !said.contains("pending"), "{said}");
+    assert!(is_limited(machine, Some(50)));
+    vm.check(&format!("({fio} > /tmp/report 2>&1; touch /tmp/ended) &")).unwrap();
+    // Its generation is the assignment's, which is what it was.
+    fabric
+        .wait_row("function", "store/nvme0", LONG, |row| row["generation"] == 1 && row["is_limited"] == true)
+        .unwrap();
+    // Nobody at the lender changes what the manager has said, and it outlives card, node and manager.
+    let mut local = machine.command(binary().unwrap());
+    local.args(["limit", "nvme0", "--iops", "7", "--name", "store"]);
+    let refused = run_to_end(local, &machine.dir().join("logs"), "limit", LONG).unwrap();
+    assert!(refused.code == Some(3) && refused.stderr.contains("function limit"), "{refused:?}");
+    kill_card(machine, "store", LONG).unwrap();
+    assert!(is_limited(machine, Some(50)));
+    fabric.manager.kill().unwrap();
+    assert_eq!(store.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", store.process.tail());
+    let mut store = start_store(machine);
+    assert!(is_limited(machine, Some(50)));
+    fabric.start_again().unwrap();
+    fabric.wait_row("node", "store", LONG, is_state("reachable")).unwrap();
+    assert_eq!(vm.check("test -e /tmp/ended || echo runs").unwrap().trim(), "runs");
+    // Without a limit it soon ends, and all it has written is there.
+    fabric.told(&["function", "limit", "store/nvme0"]).unwrap();
+    assert!(is_limited(machine, None));
+    vm.wait_for(LONG, "test -e /tmp/ended").unwrap();
+    assert!(guest_fio_verified(&vm.check("cat /tmp/report").unwrap()).unwrap() > 0);
+    fabric.told(&["unassign", "store/nvme0"]).unwrap();
+    assert_eq!(vm.kernel_trouble().unwrap(), Vec::<Message>::new());
+    vm.shutdown().unwrap();
+    for node in [&mut desk, &mut store.process, &mut fabric.manager] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
 #[test]
 fn x_who_may_not_join_is_told_why() {
     let _place = gate::waits();

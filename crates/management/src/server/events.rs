@@ -116,7 +116,7 @@ impl Events {
             0 => {}
             many => {
                 follower.missed =
-                    Some(lost(format!("{many} events were lost before this: so many are not kept")))
+                    Some(lost(format!("{many} events were lost before this: so many are not kept")));
             }
         }
         follower

@@ -161,6 +161,47 @@ async fn a_lender_that_is_silent_leaves_it_pending() {
 }
 
 #[tokio::test]
+async fn limits_are_decided_told_and_shown_apart_from_who_has_the_function() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let mut store = Node::join(admin, "store", 1).await;
+    let path = "/v1/functions/store/nvme0";
+    let limits = format!("{path}/limits");
+    let mut lender = store.connect(admin).await;
+    // It is told what is in its slots, so its inventory was heard.
+    lender.presets(0).await;
+    let zero = admin.put(&limits, json!({"iops": 0})).await.problem();
+    assert!(zero.0 == 400 && zero.2.contains("`iops`"), "{zero:?}");
+    let asked = tokio::spawn({
+        let (admin, limits) = (admin.clone(), limits.clone());
+        async move { admin.put(&limits, json!({"iops": 100})).await }
+    });
+    let orders = store.serve_orders(&mut lender).await;
+    assert_eq!((orders[0].generation.0, orders[0].limits.unwrap().limits.iops.unwrap().get()), (0, 100));
+    assert_eq!(asked.await.unwrap().ok()["progress"], "done");
+    let function = admin.get(path).await.ok();
+    assert_eq!((&function["limits"], &function["is_limited"]), (&json!({"iops": 100}), &json!(true)));
+    assert_eq!((&function["state"], &function["generation"]), (&json!("free"), &json!(0)));
+    // What is so already is no change.
+    assert_eq!(admin.put(&limits, json!({"iops": 100})).await.ok()["index"], Value::Null);
+    // Of a silent lender it is decided, and pending.
+    drop(lender);
+    let pending = loop {
+        let answer = admin.put(&limits, json!({"bytes_per_s": 1 << 20})).await;
+        assert_eq!(answer.status, 202);
+        let answer = answer.ok();
+        if answer["is_silent"] == true {
+            break answer;
+        }
+    };
+    assert_eq!(pending["waits_for"], "store");
+    assert_eq!(admin.get(path).await.ok()["is_limited"], false);
+    let audit = admin.get("/v1/audit?limit=1000").await.ok().to_string();
+    assert!(audit.contains("limit store/nvme0 to 100 commands and any bytes a second"), "{audit}");
+}
+
+#[tokio::test]
 async fn slots_are_found_by_name_or_number_and_a_name_of_two_lists_both() {
     let fabric = Fabric::found();
     let manager = fabric.start().await;

@@ -8,7 +8,7 @@ use futures_util::{SinkExt, StreamExt};
 use management::keys::{self, JoinToken, NodeKey};
 use management::shapes::{Joined, join_text};
 use management::wire::{self, About, DomainSaid, FromNode, SlotSaid, ToNode, proof_text};
-use manager::model::{Block, Groups, Kind, Name, Resource, WallTime};
+use manager::model::{Block, Groups, Kind, Limited, Name, Resource, WallTime};
 use manager::report::{Holder, Identity, Order, PresetsId, Report, Reported, Said};
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -57,7 +57,7 @@ pub(crate) struct Node {
     pub(crate) key: NodeKey,
     pub(crate) joined: Joined,
     /// What it lends, by number: generation and holder.
-    pub(crate) table: BTreeMap<u32, (LoanGeneration, Holder)>,
+    pub(crate) table: BTreeMap<u32, (LoanGeneration, Holder, Option<Limited>)>,
     pub(crate) about: About,
 }
 
@@ -66,7 +66,8 @@ impl Node {
         let (word, key) = (join_token(admin).await, keys::new_pair());
         let joined = ask_to_join(admin, &word, name, &key, now()).await.ok();
         let joined: Joined = serde_json::from_value(joined).unwrap();
-        let table = (0..functions).map(|number| (number, (LoanGeneration(0), Holder::Nobody))).collect();
+        let table =
+            (0..functions).map(|number| (number, (LoanGeneration(0), Holder::Nobody, None))).collect();
         Self { key, joined, table, about: About::default() }
     }
 
@@ -126,14 +127,14 @@ impl Node {
     pub(crate) fn reported(&self, number: u32) -> Reported {
         let name: Name = format!("nvme{number}").parse().unwrap();
         let resource = Resource { kind: Kind::Nvme, bytes: 1 << 30, read_only: false };
-        let (generation, holder) = self.table[&number];
-        Reported { number, name, resource, generation, holder }
+        let (generation, holder, limits) = self.table[&number];
+        Reported { number, name, resource, generation, holder, limits }
     }
 
     /// Does what a lender does with an order, and says so.
     pub(crate) async fn apply(&mut self, agent: &mut Agent, epoch: u64, order: &Order) {
         let holder = order.to.map_or(Holder::Nobody, Holder::Assigned);
-        self.table.insert(order.number, (order.generation, holder));
+        self.table.insert(order.number, (order.generation, holder, order.limits));
         let said = Said::Function(self.reported(order.number));
         agent.say(&FromNode::Report(Report { epoch, said })).await;
     }

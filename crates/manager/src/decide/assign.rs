@@ -4,8 +4,8 @@ use super::{Outcome, check_open, function, node};
 use crate::canary::{self, Rule};
 use crate::entry::{Answer, Change};
 use crate::model::{
-    Assignment, Function, FunctionName, GENERATION_LAST, GENERATION_STRIDE, HOLD_MAX_S, Loan, Node,
-    OnSilence, Place, SLOT_NUMBERS, SLOTS_PER_NODE_MAX, WallTime,
+    Assignment, Function, FunctionName, GENERATION_LAST, GENERATION_STRIDE, HOLD_MAX_S, Limits, LimitsId,
+    Loan, Node, OnSilence, Place, SLOT_NUMBERS, SLOTS_PER_NODE_MAX, WallTime,
 };
 use crate::refusal::Refusal;
 use crate::state::State;
@@ -66,6 +66,18 @@ pub(super) fn unassign(state: &State, name: &FunctionName, force: bool) -> Resul
     check_open(state)?;
     let change = Change::Unassigned { key: found.key, generation, force };
     Ok((Some(change), answer(found, generation)))
+}
+
+/// What a function may do. It is no part of an assignment: whoever has the function keeps it.
+pub(super) fn set_limits(state: &State, name: &FunctionName, limits: Limits) -> Result<Outcome, Refusal> {
+    let found = function(state, name)?;
+    let answer = |id| Answer::Limits { key: found.key, id };
+    if let Some(known) = found.limits.filter(|known| known.limits == limits) {
+        return Ok((None, answer(known.id)));
+    }
+    check_open(state)?;
+    let id = LimitsId { epoch: state.epoch(), index: state.index().saturating_add(1) };
+    Ok((Some(Change::LimitsSet { key: found.key, limits }), answer(id)))
 }
 
 fn next(generation: LoanGeneration) -> LoanGeneration {

@@ -75,9 +75,9 @@ fn check_role(state: &State, asked: &Asked) -> Result<Who, Refusal> {
 fn check_version(state: &State, asked: &Asked) -> Result<(), Refusal> {
     let Some(named) = asked.if_version else { return Ok(()) };
     let present = match &asked.command {
-        Command::Assign { function, .. } | Command::Unassign { function, .. } => {
-            state.function_called(function).map(|it| it.version)
-        }
+        Command::Assign { function, .. }
+        | Command::Unassign { function, .. }
+        | Command::SetLimits { function, .. } => state.function_called(function).map(|it| it.version),
         Command::RemoveNode { node } | Command::SetGroups { node, .. } => {
             state.node_called(node).map(|it| it.version)
         }
@@ -110,6 +110,7 @@ fn outcome(state: &State, now: WallTime, asked: &Asked) -> Result<Outcome, Refus
             assign::assign(state, function, *domain, *slot, *group, *on_silence)
         }
         Command::Unassign { function, force } => assign::unassign(state, function, *force),
+        Command::SetLimits { function, limits } => assign::set_limits(state, function, *limits),
         Command::EndRestore { anyway } => nodes::end_restore(state, *anyway),
     }
 }

@@ -5,7 +5,7 @@ use base::ids::{LoanGeneration, NodeId};
 
 use super::{Progress, Reply, Ticket};
 use crate::entry::Answer;
-use crate::model::{FunctionKey, RequestId};
+use crate::model::{FunctionKey, LimitsId, RequestId};
 use crate::refusal::Refusal;
 use crate::state::State;
 
@@ -132,6 +132,7 @@ impl Answers {
             Answer::Function { key, generation } => {
                 (Some(key), progress(state, durable, key, generation, is_silent))
             }
+            Answer::Limits { key, id } => (Some(key), limited(state, durable, key, id, is_silent)),
             Answer::Done | Answer::Joined { .. } => (None, Progress::Done),
         };
         match (key, progress) {
@@ -159,5 +160,20 @@ fn progress(
         Some(function) if function.generation > generation => Progress::Overtaken,
         Some(function) if function.loan.is_settled() && function.version <= durable => Progress::Done,
         Some(_) => pending,
+    }
+}
+
+fn limited(
+    state: &State,
+    durable: u64,
+    key: FunctionKey,
+    id: LimitsId,
+    is_silent: &impl Fn(&NodeId) -> bool,
+) -> Progress {
+    match state.function(key) {
+        None => Progress::Overtaken,
+        Some(function) if function.limits.is_some_and(|limited| limited.id > id) => Progress::Overtaken,
+        Some(function) if function.is_limited() && function.version <= durable => Progress::Done,
+        Some(_) => Progress::Pending { lender: key.node, is_silent: is_silent(&key.node) },
     }
 }

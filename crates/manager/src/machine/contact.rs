@@ -189,7 +189,7 @@ impl Manager {
     pub(super) fn order_changed(&mut self, key: FunctionKey) {
         let Some(function) = self.state.function(key) else { return };
         if let Some(contact) = self.contacts.get_mut(&key.node)
-            && (!function.loan.is_settled() || canary::is_off(Rule::WaitForLender))
+            && (!function.loan.is_settled() || !function.is_limited() || canary::is_off(Rule::WaitForLender))
         {
             contact.behind.insert(key.number, false);
             contact.pause = RETELL;
@@ -204,5 +204,6 @@ fn order(function: &Function) -> Order {
         generation: function.generation,
         to: function.loan.assigned(),
         force: matches!(function.loan, Loan::Forced { .. } | Loan::Ended { .. } | Loan::Free),
+        limits: function.limits,
     }
 }

@@ -1,3 +1,5 @@
+use core::num::NonZeroU64;
+
 use base::ids::{Group, LoanGeneration, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -156,6 +158,36 @@ impl Loan {
     }
 }
 
+/// What a function may do in a second; `None`: any number. A function that may do nothing is not lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// I/O commands.
+    pub iops: Option<NonZeroU64>,
+    /// Bytes that these move.
+    pub bytes_per_s: Option<NonZeroU64>,
+}
+
+/// Which decision about limits: greater ones are newer, also after a restore.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsId {
+    /// Of the manager that has decided.
+    pub epoch: u64,
+    /// The index of the entry.
+    pub index: u64,
+}
+
+/// Limits that a manager has decided. They are the function's, whoever has it, and no part of an assignment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limited {
+    /// By which decision.
+    pub id: LimitsId,
+    /// What they are.
+    pub limits: Limits,
+}
+
 /// What a node lends, and who has it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -170,6 +202,19 @@ pub struct Function {
     pub generation: LoanGeneration,
     /// How far it has come.
     pub loan: Loan,
+    /// What it may do; `None`: as its lender's own configuration says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limited>,
+    /// The limits by which its lender acts, as far as it has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits_applied: Option<LimitsId>,
     /// The index of the entry that changed it last: its version for changes on a condition.
     pub version: u64,
+}
+
+impl Function {
+    /// Whether its lender has applied the limits that are decided.
+    pub fn is_limited(&self) -> bool {
+        self.limits.is_none_or(|limited| self.limits_applied == Some(limited.id))
+    }
 }

@@ -167,6 +167,8 @@ impl Checks {
         self.expect(it.generation >= it.before, || {
             format!("the lender of {:?} goes back from {} to {}", it.key, it.before, it.generation)
         });
+        let [had, has] = it.limits.map(|limits| limits.map(|limited| limited.id));
+        self.expect(has >= had, || format!("limits of {:?} go back from {had:?} to {has:?}", it.key));
         let before = *self.accepted.entry((it.key, it.generation)).or_insert(it.to);
         self.expect(before == it.to, || {
             format!("generation {} of {:?} has {before:?} and {:?}", it.generation, it.key, it.to)
@@ -208,9 +210,20 @@ impl Checks {
     }
 
     fn look_at_done(&mut self, asked: &Asked, reply: &crate::machine::Reply, nodes: &[Node]) {
-        let Answer::Function { key, generation } = reply.answer else { return };
+        let (Answer::Function { key, .. } | Answer::Limits { key, .. }) = reply.answer else { return };
         let node = nodes.iter().find(|node| node.id() == key.node);
-        let acted = node.and_then(|node| node.marks.get(&key.number)).map_or(0, |mark| mark.acted);
+        let mark = node.and_then(|node| node.marks.get(&key.number)).copied().unwrap_or_default();
+        if let Answer::Limits { id, .. } = reply.answer {
+            let is_so = !is_done(reply) || mark.limits >= Some(id);
+            return self.expect(is_so, || {
+                format!(
+                    "{:?} is done by {id:?}, and its lender's card is at {:?}",
+                    asked.command, mark.limits
+                )
+            });
+        }
+        let Answer::Function { generation, .. } = reply.answer else { return };
+        let acted = mark.acted;
         let is_so = !is_done(reply) || acted >= generation.0;
         self.expect(is_so, || {
             format!("{:?} is done at {generation}, and its lender's card is at {acted}", asked.command)

@@ -1,6 +1,7 @@
 //! A client: asks for one thing after the other, and again for the same until it hears of it.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use base::Random;
 use base::ids::Group;
@@ -8,7 +9,7 @@ use base::ids::Group;
 use super::setting::{FUNCTIONS, domain, node_name};
 use crate::command::{Asked, Asker, Command};
 use crate::machine::{Progress, Reply};
-use crate::model::{FunctionName, Groups, OnSilence};
+use crate::model::{FunctionName, Groups, Limits, OnSilence};
 use crate::refusal::Refusal;
 use crate::testing::{name, request};
 
@@ -66,7 +67,11 @@ impl Client {
                 let on_silence = if random.chance(200) { OnSilence::Remove } else { OnSilence::default() };
                 Command::Assign { function, domain, slot, group: Group::DEFAULT, on_silence }
             }
-            55..85 => Command::Unassign { function, force: false },
+            55..80 => Command::Unassign { function, force: false },
+            80..85 => {
+                let iops = NonZeroU64::new(random.below(4));
+                Command::SetLimits { function, limits: Limits { iops, bytes_per_s: None } }
+            }
             85..97 => Command::Unassign { function, force: true },
             _ => {
                 let groups = if random.chance(300) { vec![Group(2)] } else { vec![Group(1), Group(2)] };

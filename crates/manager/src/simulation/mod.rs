@@ -56,7 +56,7 @@ fn no_odd_seed_finds_anything() {
 }
 
 /// Each rule, and in how many seeds at most its absence is noticed.
-const CANARIES: [(Rule, u64); 21] = [
+const CANARIES: [(Rule, u64); 23] = [
     (Rule::TellDurable, 200),
     (Rule::AnswerDurable, 200),
     (Rule::RememberRequests, 400),
@@ -75,6 +75,8 @@ const CANARIES: [(Rule, u64); 21] = [
     (Rule::NumberPresets, 200),
     (Rule::RefuseOldEpochs, 400),
     (Rule::RefuseLowerGenerations, 400),
+    (Rule::RefuseOlderLimits, 400),
+    (Rule::CheckLimits, 200),
     (Rule::SayActed, 400),
     (Rule::CutTorn, 200),
     (Rule::NameDamage, 400),

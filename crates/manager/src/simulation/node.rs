@@ -7,7 +7,7 @@ use base::ids::{LoanGeneration, NodeId};
 
 use super::setting::FUNCTIONS;
 use crate::member::{Change, Effect, Kept, Member, Row, Told};
-use crate::model::{Assignment, FunctionKey};
+use crate::model::{Assignment, FunctionKey, Limited, LimitsId};
 use crate::report::{Holder, Identity, Preset, Report};
 use crate::testing::{node_id, reported};
 
@@ -18,6 +18,8 @@ pub(super) struct Mark {
     pub(super) ever: u64,
     /// The greatest one that the card has acted by.
     pub(super) acted: u64,
+    /// The last decision about limits that the card has acted by.
+    pub(super) limits: Option<LimitsId>,
     /// Whether who has it is by an older table: a borrower who was told since does not use it.
     pub(super) is_old: bool,
 }
@@ -52,6 +54,8 @@ pub(super) struct Accepted {
     /// The one before.
     pub(super) before: u64,
     pub(super) to: Option<Assignment>,
+    /// Limits before, and now.
+    pub(super) limits: [Option<Limited>; 2],
 }
 
 /// What goes wrong in a node while it does what it was told.
@@ -107,6 +111,7 @@ impl Node {
         for (number, row) in &self.kept.rows {
             let mark = self.marks.entry(*number).or_default();
             mark.acted = mark.acted.max(row.generation.0);
+            mark.limits = mark.limits.max(row.limits.map(|limited| limited.id));
         }
         (self.member, self.acts) = (Some(member), Vec::new());
     }
@@ -129,6 +134,7 @@ impl Node {
             for (number, row) in self.acts.drain(..) {
                 let mark = self.marks.entry(number).or_default();
                 mark.acted = mark.acted.max(row.generation.0);
+                mark.limits = mark.limits.max(row.limits.map(|limited| limited.id));
                 member.handle_acted(number, row);
             }
         }
@@ -166,6 +172,7 @@ impl Node {
         let before = self.kept.clone();
         self.kept.apply(change);
         let Change::Row { number, row } = change else { return None };
+        let limits = [before.row(*number).limits, row.limits];
         let (before, mark) = (before.row(*number).generation.0, self.marks.entry(*number).or_default());
         let generation = row.generation.0;
         mark.is_old &= generation < mark.ever || matches!(row.holder, Holder::Leaving { .. });
@@ -175,7 +182,7 @@ impl Node {
             Holder::Nobody | Holder::Leaving { .. } => None,
         };
         let key = FunctionKey { node: self.id(), number: *number };
-        Some(Accepted { key, generation, before, to })
+        Some(Accepted { key, generation, before, to, limits })
     }
 
     /// Whether this borrower still uses the function by an older generation than `generation`.

@@ -18,7 +18,8 @@ pub(super) fn unsettled(state: &State, nodes: &[Node]) -> Option<String> {
             (Loan::Applied { to, .. }, Holder::Assigned(has)) => to == has,
             _ => false,
         };
-        if !is_same || row.generation != function.generation {
+        let is_limited = function.limits == row.limits && function.is_limited();
+        if !is_same || !is_limited || row.generation != function.generation {
             return Some(format!("the manager has {function:?}, and its lender {row:?}"));
         }
     }

@@ -47,6 +47,7 @@ impl State {
             Change::GroupsSet { id, groups } => self.set_groups(*id, groups),
             Change::Assigned { key, generation, to } => self.assign(*key, *generation, *to),
             Change::Unassigned { key, generation, force } => self.unassign(*key, *generation, *force),
+            Change::LimitsSet { key, limits } => self.set_limits(*key, *limits),
             Change::Reported { id, news } => {
                 self.joined(*id).ok_or(Corruption::NoNode(*id))?;
                 news.iter().try_for_each(|news| self.learn(*id, news))

@@ -4,8 +4,8 @@ use super::{Corruption, State};
 use crate::canary::{self, Rule};
 use crate::entry::News;
 use crate::model::{
-    Assignment, FUNCTIONS_MAX, FUNCTIONS_PER_NODE_MAX, Function, FunctionKey, Loan, Name, Resource,
-    SLOT_NUMBERS, WallTime,
+    Assignment, FUNCTIONS_MAX, FUNCTIONS_PER_NODE_MAX, Function, FunctionKey, Limited, Limits, LimitsId,
+    Loan, Name, Resource, SLOT_NUMBERS, WallTime,
 };
 
 impl State {
@@ -79,6 +79,15 @@ impl State {
                 let generation = self.function_mut(*key)?.generation;
                 self.set_loan(*key, generation, Loan::Free)
             }
+            News::LimitsApplied { number, id } => self.limits_applied(key(number), *id),
+            News::LimitsAdopted { number, limited } => {
+                let function = self.function_mut(key(number))?;
+                if function.limits.is_some_and(|known| known.id >= limited.id) {
+                    return Err(Corruption::OutOfOrder(key(number)));
+                }
+                (function.limits, function.limits_applied) = (Some(*limited), Some(limited.id));
+                self.touch(key(number))
+            }
             News::HeldOver { number, generation } => self.unassign(key(number), *generation, true),
             News::Heard => {
                 let restore = self.restore.as_mut().ok_or(Corruption::NoRestore)?;
@@ -87,6 +96,28 @@ impl State {
                 Ok(())
             }
         }
+    }
+
+    /// Who decides has this index, so what is decided later has a greater one.
+    pub(super) fn set_limits(&mut self, key: FunctionKey, limits: Limits) -> Result<(), Corruption> {
+        let id = LimitsId { epoch: self.epoch, index: self.index };
+        self.function_mut(key)?.limits = Some(Limited { id, limits });
+        self.touch(key)
+    }
+
+    fn limits_applied(&mut self, key: FunctionKey, id: LimitsId) -> Result<(), Corruption> {
+        let function = self.function_mut(key)?;
+        if function.limits.is_none_or(|limited| limited.id != id) && !canary::is_off(Rule::CheckLimits) {
+            return Err(Corruption::OutOfOrder(key));
+        }
+        function.limits_applied = function.limits.map(|limited| limited.id);
+        self.touch(key)
+    }
+
+    fn touch(&mut self, key: FunctionKey) -> Result<(), Corruption> {
+        let version = self.index;
+        self.function_mut(key)?.version = version;
+        Ok(())
     }
 
     fn applied(&mut self, key: FunctionKey, generation: LoanGeneration) -> Result<(), Corruption> {
@@ -114,7 +145,16 @@ impl State {
             return Err(Corruption::TooMany("functions"));
         }
         let (generation, version) = (LoanGeneration(0), self.index);
-        let function = Function { key, name: name.clone(), resource, generation, loan: Loan::Free, version };
+        let function = Function {
+            key,
+            name: name.clone(),
+            resource,
+            generation,
+            loan: Loan::Free,
+            limits: None,
+            limits_applied: None,
+            version,
+        };
         self.functions.insert(key, function);
         Ok(())
     }

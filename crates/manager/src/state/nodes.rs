@@ -131,7 +131,9 @@ impl State {
     /// Functions that an entry may change: for whoever has to tell nodes.
     pub(crate) fn affected(&self, change: &Change) -> Vec<FunctionKey> {
         match change {
-            Change::Assigned { key, .. } | Change::Unassigned { key, .. } => vec![*key],
+            Change::Assigned { key, .. } | Change::Unassigned { key, .. } | Change::LimitsSet { key, .. } => {
+                vec![*key]
+            }
             Change::NodeRemoved { id, .. } | Change::GroupsSet { id, .. } => {
                 let borrowed = self.node(*id).map(|node| self.in_block(node.block));
                 let all = self.functions_of(*id).chain(borrowed.into_iter().flatten());

@@ -200,7 +200,9 @@ fn loans(device: &Device, place: usize, state: &StateDir) -> Result<Vec<LoanSpec
     for Lent { name: function, controller, limit, group } in functions(device)? {
         let secret = function_secret(state.key(), &function);
         let number = function_id(&secret);
-        let entry = state.managed_row(number.0)?.as_ref().and_then(managed::entry_of);
+        let row = state.managed_row(number.0)?;
+        let entry = row.as_ref().and_then(managed::entry_of);
+        let limit = row.as_ref().and_then(managed::limit_of).unwrap_or(limit);
         let lent = LendConfig { drive: place, controller, limit, allowed: allowed.clone(), entry };
         // Memory is new in each life of the node.
         let tenancy = match device.source.memory() {

@@ -181,8 +181,10 @@ fn read_json<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use ::manager::model::{Assignment, OnSilence, Place};
+    use ::manager::model::{Limited, Limits, LimitsId};
     use ::manager::report::Holder;
     use base::ids::{DomainId, Group, LoanGeneration, NodeId};
+    use std::num::NonZeroU64;
 
     use super::*;
 
@@ -211,8 +213,14 @@ mod tests {
             group: Group::DEFAULT,
             on_silence: OnSilence::default(),
         };
-        let row =
-            Row { generation: LoanGeneration(u64::MAX), holder: Holder::Leaving { from: to, forced: true } };
+        let row = Row {
+            generation: LoanGeneration(u64::MAX),
+            holder: Holder::Leaving { from: to, forced: true },
+            limits: Some(Limited {
+                id: LimitsId { epoch: u64::MAX, index: u64::MAX },
+                limits: Limits { iops: NonZeroU64::new(u64::MAX), bytes_per_s: None },
+            }),
+        };
         let id = PresetsId { epoch: 4, index: 9 };
         let changes = [
             Change::Epoch(4),

@@ -1,5 +1,6 @@
 //! Changes of nodes and functions.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use axum::Json;
@@ -17,7 +18,7 @@ use crate::server::App;
 use crate::server::core::{Done, View};
 use crate::server::problem::Failure;
 use crate::server::slots;
-use crate::shapes::{Assign, Changed, Problem, SetGroups};
+use crate::shapes::{Assign, Changed, Limits, Problem, SetGroups};
 use crate::texts::{NameText, RequestText, VersionText};
 
 type Answered = Result<(StatusCode, Json<Changed>), Failure>;
@@ -31,7 +32,7 @@ pub(super) fn changed(done: &Done) -> Changed {
     };
     let generation = match done.reply.answer {
         Answer::Function { generation, .. } => Some(generation.0),
-        Answer::Done | Answer::Joined { .. } => None,
+        Answer::Limits { .. } | Answer::Done | Answer::Joined { .. } => None,
     };
     Changed {
         version: 1,
@@ -174,6 +175,37 @@ pub(super) async fn unassign(
 ) -> Answered {
     let force = pairs.flag("force")?;
     let command = move |_: &View<'_>| Ok(Command::Unassign { function, force });
+    Ok(answered(&change(&app, token, terms, Role::Operator, command).await?))
+}
+
+/// A function may do so much in a second, whoever has it.
+#[utoipa::path(put, path = "/v1/functions/{node}/{function}/limits", tag = "functions", params(
+    ("node" = inline(NameText), Path, description = "Who lends it"),
+    ("function" = inline(NameText), Path, description = "Its name there"),
+    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+    ("If-Match" = inline(Option<VersionText>), Header, description = "Only if its `ETag` is this"),
+), request_body = Limits, responses(
+    (status = 200, description = "Its lender acts by them", body = Changed),
+    (status = 202, description = "They are decided, and its lender is waited for", body = Changed),
+    (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn set_limits(
+    State(app): State<Arc<App>>,
+    Bearer(token): Bearer,
+    Named(function): Named<FunctionName>,
+    terms: Terms,
+    Document(said): Document<Limits>,
+) -> Answered {
+    let limit = |key: &str, said: Option<u64>| match said.map(NonZeroU64::new) {
+        None => Ok(None),
+        Some(Some(limit)) => Ok(Some(limit)),
+        Some(None) => Err(Failure::malformed(format!(
+            "a limit of 0 for `{key}` would stop the function: leave it out for none, or unassign the function"
+        ))),
+    };
+    let (iops, bytes_per_s) = (limit("iops", said.iops)?, limit("bytes_per_s", said.bytes_per_s)?);
+    let limits = manager::model::Limits { iops, bytes_per_s };
+    let command = move |_: &View<'_>| Ok(Command::SetLimits { function, limits });
     Ok(answered(&change(&app, token, terms, Role::Operator, command).await?))
 }
 

@@ -1,5 +1,7 @@
 //! What is so, as documents, and the lists of them.
 
+use std::num::NonZeroU64;
+
 use manager::entry::{Answer, Change, Who};
 use manager::model::{self, FunctionName, Loan as Assigned, Membership, Name, OnSilence, Place};
 use manager::state::{Record, State};
@@ -8,7 +10,7 @@ use super::page::{Filters, Row};
 use crate::server::core::View;
 use crate::server::problem::Failure;
 use crate::server::slots;
-use crate::shapes::{ApiToken, Audit, Domain, Function, JoinToken, Loan, Node, Rail, Slot};
+use crate::shapes::{ApiToken, Audit, Domain, Function, JoinToken, Limits, Loan, Node, Rail, Slot};
 use crate::wire::{DomainSaid, SlotSaid};
 
 /// How far a function is.
@@ -94,7 +96,13 @@ pub(super) fn function(view: &View<'_>, lender: &Name, function: &model::Functio
         state: state_of(&function.loan).to_owned(),
         slot,
         since: function.loan.since().map(|since| since.to_string()),
+        limits: function.limits.map(|limited| limits(limited.limits)),
+        is_limited: function.limits.is_some() && function.is_limited(),
     }
+}
+
+fn limits(limits: model::Limits) -> Limits {
+    Limits { iops: limits.iops.map(NonZeroU64::get), bytes_per_s: limits.bytes_per_s.map(NonZeroU64::get) }
 }
 
 /// A loan's document, if the function is one.
@@ -145,7 +153,7 @@ fn audit(state: &State, record: &Record) -> Audit {
     let result = match entry.request.as_ref().map(|request| &request.answer) {
         Some(Answer::Function { generation, .. }) => format!("done: generation {generation}"),
         Some(Answer::Joined { block, .. }) => format!("done: domains {}/{}", block.base(), block.len()),
-        Some(Answer::Done) | None => "done".to_owned(),
+        Some(Answer::Done | Answer::Limits { .. }) | None => "done".to_owned(),
     };
     Audit {
         index: record.index.to_string(),
@@ -179,6 +187,11 @@ fn what(state: &State, change: &Change) -> String {
         }
         Change::Unassigned { key, force: false, .. } => format!("unassign {}", function(*key)),
         Change::Unassigned { key, force: true, .. } => format!("unassign {} by force", function(*key)),
+        Change::LimitsSet { key, limits } => {
+            let number = |it: Option<NonZeroU64>| it.map_or_else(|| "any".to_owned(), |it| it.to_string());
+            let (iops, bytes) = (number(limits.iops), number(limits.bytes_per_s));
+            format!("limit {} to {iops} commands and {bytes} bytes a second", function(*key))
+        }
         Change::Reported { id, .. } => format!("report of {}", node_name(state, *id)),
     }
 }

@@ -43,6 +43,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/v1/functions", get(lists::functions))
         .route("/v1/functions/{node}/{function}", get(lists::function))
         .route("/v1/functions/{node}/{function}/assignment", put(changes::assign).delete(changes::unassign))
+        .route("/v1/functions/{node}/{function}/limits", put(changes::set_limits))
         .route("/v1/domains", get(lists::domains))
         .route("/v1/domains/{node}/{domain}", get(lists::domain))
         .route("/v1/loans", get(lists::loans))
@@ -88,7 +89,7 @@ async fn answer_in_time(State(app): State<Arc<App>>, request: Request, next: Nex
     paths(
         lists::fabric, lists::nodes, lists::node, lists::functions, lists::function, lists::domains, lists::domain,
         lists::loans, lists::loan, lists::join_tokens, lists::api_tokens, lists::audit, changes::remove_node,
-        changes::set_groups, changes::assign, changes::unassign, changes::end_restore, tokens::make_join_token,
+        changes::set_groups, changes::assign, changes::unassign, changes::set_limits, changes::end_restore, tokens::make_join_token,
         tokens::remove_join_token, tokens::make_api_token, tokens::remove_api_token, follow::events, follow::backup,
         follow::metrics, follow::health, node::introduce, node::join, super::agent::agent,
     ),

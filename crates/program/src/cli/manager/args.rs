@@ -268,6 +268,31 @@ pub enum FunctionCommand {
     List(ListArgs),
     /// Show one function: what it is, and who has it
     Show(OfNodeArgs),
+    /// Say what a function may do in a second, whoever has it; a loan that runs goes on. What is not given has no limit
+    Limit(LimitFunctionArgs),
+}
+
+/// `causeway function limit`.
+#[derive(Debug, Args)]
+pub struct LimitFunctionArgs {
+    /// The function
+    #[arg(value_name = "NODE/FUNCTION", value_parser = function)]
+    pub function: FunctionName,
+    /// Most I/O commands a second [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub iops: Option<u64>,
+    /// Most bytes read and written a second [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub bytes_per_s: Option<u64>,
+    /// How long the lender is waited for.
+    #[command(flatten)]
+    pub wait: WaitArgs,
+    /// As whom to ask.
+    #[command(flatten)]
+    pub asker: Asker,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `causeway domain`.
@@ -473,6 +498,8 @@ mod tests {
             "manager show -o json",
             "assign store/nvme0 vm1/disk0",
             "assign store/nvme0 desk/vm1/disk0 --group 7 --on-silence remove --wait 0 --manager m.toml -o json",
+            "function limit store/nvme0 --iops 100 --bytes-per-s 1000000 --wait 0",
+            "function limit store/nvme0",
             "unassign store/nvme0 --force --wait 86400",
             "node --config N.toml",
             "node list",
@@ -525,6 +552,7 @@ mod tests {
             "assign store/nvme0 vm1/disk0 --on-silence hold",
             "assign store/nvme0 vm1/disk0 --on-silence hold(2592001)",
             "assign store/nvme0 vm1/disk0 --group 4095",
+            "function limit store/nvme0 --iops 0",
             "unassign store/nvme0 --wait 86401",
             "node",
             "node list --config N.toml",

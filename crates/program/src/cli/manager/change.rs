@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use base::ids::Group;
 use management::client::Target;
-use management::shapes::{Assign, Changed, Function, Loan, SetGroups};
+use management::shapes::{Assign, Changed, Function, Limits, Loan, SetGroups};
 use manager::model::{FunctionName, Name};
 
-use super::args::{Asker, AssignArgs, UnassignArgs, WaitArgs};
+use super::args::{Asker, AssignArgs, LimitFunctionArgs, UnassignArgs, WaitArgs};
+use super::rows::limits_text;
 use super::{Session, look, target_of};
 use crate::cli::run::{print, print_json};
 use crate::cli::{Output, OutputArgs};
@@ -30,7 +31,7 @@ pub(super) fn assign(args: &AssignArgs) -> Result<(), Failure> {
         on_silence: args.on_silence.clone(),
     };
     let changed: Changed = session.put(&assignment(&args.function), &body)?;
-    let changed = wait(&mut session, &args.function, changed, args.wait)?;
+    let changed = wait(&mut session, &args.function, changed, args.wait, progress)?;
     let words = Words {
         function: &args.function,
         done: format!("is in {}", args.slot),
@@ -47,7 +48,7 @@ pub(super) fn unassign(args: &UnassignArgs) -> Result<(), Failure> {
     let target = assignment(&args.function);
     let target = if args.force { target.with("force", "true") } else { target };
     let changed: Changed = session.delete(&target)?;
-    let changed = wait(&mut session, &args.function, changed, args.wait)?;
+    let changed = wait(&mut session, &args.function, changed, args.wait, progress)?;
     let leaving = match changed.progress.as_str() {
         PENDING => session.find::<Loan>(&target_of("loans", &args.function))?,
         _ => None,
@@ -58,6 +59,31 @@ pub(super) fn unassign(args: &UnassignArgs) -> Result<(), Failure> {
         already: "was free already".to_owned(),
         pending: "is taken back".to_owned(),
         leaving: leaving.filter(|loan| loan.state == "leaving").map(|loan| loan.borrower),
+    };
+    tell(&changed, &words, args.output)
+}
+
+/// `causeway function limit`.
+pub(super) fn limit(args: &LimitFunctionArgs) -> Result<(), Failure> {
+    let mut session = Session::open(&args.asker)?;
+    let name = &args.function;
+    let limits = Limits { iops: args.iops, bytes_per_s: args.bytes_per_s };
+    let target = Target::new(["functions", name.node.as_str(), name.function.as_str(), "limits"]);
+    let changed: Changed = session.put(&target, &limits)?;
+    let limited = |function: Option<&Function>, _| match function {
+        Some(function) if function.limits != Some(limits) => "overtaken",
+        Some(function) if !function.is_limited => PENDING,
+        Some(_) => DONE,
+        None => "overtaken",
+    };
+    let changed = wait(&mut session, name, changed, args.wait, limited)?;
+    let text = limits_text(limits);
+    let words = Words {
+        function: name,
+        done: format!("has these limits: {text}"),
+        already: format!("had these limits already: {text}"),
+        pending: format!("is to have these limits: {text}"),
+        leaving: None,
     };
     tell(&changed, &words, args.output)
 }
@@ -100,6 +126,7 @@ fn wait(
     name: &FunctionName,
     mut changed: Changed,
     args: WaitArgs,
+    progress: impl Fn(Option<&Function>, Option<u64>) -> &'static str,
 ) -> Result<Changed, Failure> {
     let patience = match args.wait {
         Some(seconds) => Duration::from_secs(seconds),
@@ -259,6 +286,8 @@ mod tests {
             state: state.to_owned(),
             slot: None,
             since: None,
+            limits: None,
+            is_limited: false,
         };
         for (state, generation, expected) in [
             ("applied", 4, DONE),

@@ -11,8 +11,8 @@ mod tokens;
 
 pub use args::{
     Asker, AssignArgs, BackupArgs, DomainCommand, FabricCommand, FunctionCommand, InitArgs, JoinTokenCommand,
-    ListArgs, LoanCommand, ManagerArgs, ManagerCommand, NamedArgs, NodeCommand, OfNodeArgs, RailCommand,
-    RestoreArgs, RoleName, SlotCommand, TokenCommand, UnassignArgs, WaitArgs,
+    LimitFunctionArgs, ListArgs, LoanCommand, ManagerArgs, ManagerCommand, NamedArgs, NodeCommand,
+    OfNodeArgs, RailCommand, RestoreArgs, RoleName, SlotCommand, TokenCommand, UnassignArgs, WaitArgs,
 };
 pub(super) use events::follow;
 pub(super) use look::{devices, show_device};
@@ -35,6 +35,7 @@ impl FabricCommand {
             Self::Unassign(args) => change::unassign(args),
             Self::Function(FunctionCommand::List(args)) => look::list::<Function>(args, &["functions"]),
             Self::Function(FunctionCommand::Show(args)) => look::show_of_node::<Function>(args, "functions"),
+            Self::Function(FunctionCommand::Limit(args)) => change::limit(args),
             Self::Domain(DomainCommand::List(args)) => look::list::<Domain>(args, &["domains"]),
             Self::Domain(DomainCommand::Show(args)) => look::show_of_node::<Domain>(args, "domains"),
             Self::Slot(SlotCommand::List(args)) => look::slots(args),

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use management::shapes::{ApiToken, Audit, Domain, Fabric, Function, JoinToken, Loan, Node, Rail, Slot};
+use management::shapes::{
+    ApiToken, Audit, Domain, Fabric, Function, JoinToken, Limits, Loan, Node, Rail, Slot,
+};
 use serde::Serialize;
 
 use crate::cli::ByteSize;
@@ -143,7 +145,26 @@ impl Whole for Function {
             ("slot", or_nothing(&self.slot)),
             ("since", or_nothing(&self.since)),
             ("generation", self.generation.to_string()),
+            ("limits", limits(self)),
         ]
+    }
+}
+
+/// What it may do by the manager's word; empty: that has said nothing.
+fn limits(function: &Function) -> String {
+    let Some(limits) = function.limits else { return String::new() };
+    let pending = if function.is_limited { "" } else { ", which its lender has yet to apply" };
+    format!("{}{pending}", limits_text(limits))
+}
+
+/// Limits in words.
+pub(super) fn limits_text(limits: Limits) -> String {
+    let commands = limits.iops.map(|iops| format!("{iops} commands"));
+    let bytes = limits.bytes_per_s.map(|bytes| ByteSize(bytes).to_string());
+    match (commands, bytes) {
+        (None, None) => "none".to_owned(),
+        (Some(commands), Some(bytes)) => format!("{commands} and {bytes} a second"),
+        (Some(it), None) | (None, Some(it)) => format!("{it} a second"),
     }
 }
 
@@ -366,6 +387,8 @@ mod tests {
             state: state.to_owned(),
             slot: slot.map(str::to_owned),
             since: None,
+            limits: None,
+            is_limited: false,
         }
     }
 

@@ -6,6 +6,7 @@
 mod about;
 mod places;
 
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use management::session::{self, Heard, Session};
 use management::wire::{About, EVENTS_MAX, FromNode, NodeEvent, ToNode};
 use manager::member::{Effect, Member, Row, Told};
 use manager::report::Holder;
-use node::{Address, Applied, Entry, MAX_RAILS, Possession};
+use node::{Address, Applied, Entry, Limit, MAX_RAILS, Possession};
 
 use self::places::Places;
 use super::domains::Domains;
@@ -260,11 +261,17 @@ impl Managed {
             // It is not lent now; when it is again, that is by this row.
             return self.member.handle_acted(number, row);
         };
-        let Some(entry) = entry_of(&row) else { return };
+        if let Some(limit) = limit_of(&row) {
+            Self::limit(loan, limit, agent);
+        }
+        // Only its limits were ever told.
+        let Some(entry) = entry_of(&row) else { return self.member.handle_acted(number, row) };
         let spec = &agent.view().spec().loans[loan];
+        let is_news = spec.lent().is_some_and(|lent| lent.entry != Some(entry));
         let (function, generation) = (spec.function.clone(), row.generation.0);
         if let Holder::Assigned(to) = row.holder
             && to.group != spec.config.group
+            && is_news
         {
             let (asked, own) = (to.group, spec.config.group);
             let why = format!(
@@ -273,12 +280,29 @@ impl Managed {
             );
             Event::DecisionUnfit { function: function.clone(), why }.say();
         }
-        Event::FunctionManaged { function, generation, what: what_of(&row) }.say();
+        if is_news {
+            Event::FunctionManaged { function, generation, what: what_of(&row) }.say();
+        }
         agent.set_entry(loan, entry);
         // Where the card is as far as that already, it has nothing new to say.
         if let Some(applied) = agent.applied(loan) {
             self.note(number, &applied);
         }
+    }
+
+    /// The card that runs is told, and each next one has it in its plan.
+    fn limit(loan: usize, limit: Limit, agent: &mut Agent) {
+        let spec = &agent.view().spec().loans[loan];
+        let function = spec.function.clone();
+        if spec.lent().is_some_and(|lent| lent.limit != limit) && agent.set_limit(loan, limit) {
+            let (iops, bytes_per_s) = (limit.iops(), limit.bytes_per_s());
+            Event::LimitChanged { function, iops, bytes_per_s }.say();
+        }
+    }
+
+    /// Whether the manager limits the function of this number, so that nobody else does.
+    pub(super) fn is_limited(&self, number: u32) -> bool {
+        self.member.kept().row(number).limits.is_some()
     }
 
     fn tell_about(&mut self, hands: &Hands<'_>) {
@@ -328,6 +352,13 @@ pub(super) fn entry_of(row: &Row) -> Option<Entry> {
         Holder::Leaving { from, forced } => node::Holder::Leaving { from: of(from), forced },
     };
     (row.generation != LoanGeneration(0)).then_some(Entry { generation: row.generation, holder })
+}
+
+/// What the manager lets a function do; `None`: it has not said.
+pub(super) fn limit_of(row: &Row) -> Option<Limit> {
+    let limits = row.limits?.limits;
+    // There is no limit of zero, which is the only one that is none.
+    Limit::new(limits.iops.map(NonZeroU64::get), limits.bytes_per_s.map(NonZeroU64::get)).ok()
 }
 
 fn what_of(row: &Row) -> String {

@@ -8,6 +8,7 @@ use io::capture::{CAPTURES_MAX, MEMORY_LINK, Wish};
 use io::event::Event;
 use node::Limit;
 
+use super::super::managed::Managed;
 use super::super::{map, neighbourhood, report};
 use super::{Node, Observer};
 use crate::control::capture::{Capture, CaptureOrder, Head, Link};
@@ -93,7 +94,7 @@ impl Node {
                 let view = self.agent.view();
                 let is_shared = |node| self.said.is_shared(node);
                 let mut status = report::status(&view, self.http, &self.domains, &leaving, &is_shared);
-                status.fabric = self.managed.as_ref().map(super::super::managed::Managed::said);
+                status.fabric = self.managed.as_ref().map(Managed::said);
                 Response::Status { status: Box::new(status) }
             }
             Request::Map => Response::Map { map: Box::new(map::map(&agent.view(), domains)) },
@@ -103,7 +104,9 @@ impl Node {
             }
             Request::Impair(impairment) => impair(agent, impairment),
             Request::ClearFault { device } => clear_fault(agent, state, self.said.faults(), device),
-            Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),
+            Request::Limit { function, iops, bytes_per_s } => {
+                limit(agent, self.managed.as_ref(), function, *iops, *bytes_per_s)
+            }
             Request::Reload { dry_run } => {
                 Response::Reload { report: Box::new(self.reload(*dry_run, observer)) }
             }
@@ -115,13 +118,29 @@ impl Node {
     }
 }
 
-fn limit(agent: &mut Agent, function: &str, iops: Option<u64>, bytes_per_s: Option<u64>) -> Response {
+fn limit(
+    agent: &mut Agent,
+    managed: Option<&Managed>,
+    function: &str,
+    iops: Option<u64>,
+    bytes_per_s: Option<u64>,
+) -> Response {
     let limit = match Limit::new(iops, bytes_per_s) {
         Ok(limit) => limit,
         Err(error) => return Response::Refused { why: error.to_string() },
     };
     let lent = |loan: &LoanSpec| loan.lent().is_some() && loan.function == function;
-    let loan = agent.view().spec().loans.iter().position(lent);
+    let view = agent.view();
+    let loan = view.spec().loans.iter().position(lent);
+    let number = loan.map(|loan| view.spec().loans[loan].config.function.0);
+    if number.zip(managed).is_some_and(|(number, managed)| managed.is_limited(number)) {
+        return Response::Refused {
+            why: format!(
+                "{function} is limited by the manager of the fabric: `causeway function limit NODE/{function}` changes \
+                 that"
+            ),
+        };
+    }
     match loan {
         Some(loan) if agent.set_limit(loan, limit) => {
             Event::LimitChanged { function: function.to_owned(), iops, bytes_per_s }.say();

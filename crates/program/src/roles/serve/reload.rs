@@ -198,7 +198,13 @@ impl Node {
             let lends = |loan: &LoanSpec| {
                 loan.lent().is_some_and(|had| had.limit != limit) && loan.function == function.as_str()
             };
-            let place = self.agent.view().spec().loans.iter().position(lends);
+            let view = self.agent.view();
+            let place = view.spec().loans.iter().position(lends);
+            let number = place.map(|place| view.spec().loans[place].config.function.0);
+            // What the manager has said of it stays.
+            if number.zip(self.managed.as_ref()).is_some_and(|(number, managed)| managed.is_limited(number)) {
+                continue;
+            }
             if place.is_some_and(|place| self.agent.set_limit(place, limit)) {
                 let (iops, bytes_per_s) = (limit.iops(), limit.bytes_per_s());
                 Event::LimitChanged { function: function.to_string(), iops, bytes_per_s }.say();
