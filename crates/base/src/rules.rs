@@ -83,6 +83,8 @@ pub enum Rule {
     /// A drive that may have forgotten something is another one to its guest, which is found out before the guest
     /// reaches it.
     CompareSerial,
+    /// A drive that another one has used since, or that holds something else, is taken from its guest.
+    TakeFromGuest,
     /// Who uses a function is durable before the card is told, which lets nobody in before.
     StoreBeforeTell,
     /// A TLP reaches what lies at its address, and that only: an address of another endpoint is denied on a stream.
@@ -121,7 +123,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 54] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -158,6 +160,7 @@ impl Rule {
         Self::PauseRefusals,
         Self::ProveAddresses,
         Self::CompareSerial,
+        Self::TakeFromGuest,
         Self::StoreBeforeTell,
         Self::AddressDecoder,
         Self::AddressRails,

@@ -91,7 +91,7 @@ fn run_seeds(args: &SimArgs, first: u64, commit: String) -> Report {
     let bar = progress(args, args.count);
     let mut seen = vec![0; Mark::ALL.len()];
     let (mut kills, mut requests) = (0, 0);
-    let failures = sim::run_many(first, args.count, &options, |result| {
+    let failures = sim::run_many(first..first.saturating_add(args.count), &options, |result| {
         let summary: &Summary = result.as_ref().unwrap_or_else(|failure: &Found| &failure.summary);
         (kills, requests) = (kills + summary.kills, requests + summary.requests);
         for (count, mark) in seen.iter_mut().zip(Mark::ALL) {

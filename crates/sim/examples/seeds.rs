@@ -1,4 +1,5 @@
-//! Runs seeds: `seeds FIRST COUNT [trace] [RULE]`, without that rule, `seeds canaries FIRST MAX`, or of fleets
+//! Runs seeds: `seeds FIRST COUNT [guests] [trace] [RULE]`, of these only those with guests, without that rule,
+//! `seeds canaries FIRST MAX`, or of fleets
 //! `seeds fleet FIRST COUNT [trace] [RULE]`, of crowds `seeds crowd FIRST COUNT [trace]`, of managed fleets `seeds managed FIRST COUNT [trace] [RULE]`, of worlds with a rogue
 //! `seeds rogue FIRST COUNT [RULE]`, or of trees of switches `seeds tree FIRST COUNT [trace] [RULE]`.
 
@@ -41,7 +42,9 @@ fn main() {
     }
     let mut seen = vec![0; sim::Mark::ALL.len()];
     let (mut kills, mut requests, mut time, mut events, mut runs) = (0, 0, 0, 0, 0);
-    let failures = sim::run_many(number(0, 0), number(1, 100), &options, |result| {
+    let seeds = (number(0, 0)..).take(number(1, 100) as usize);
+    let seeds = seeds.filter(|seed| !said("guests") || sim::has_guests(*seed));
+    let failures = sim::run_many(seeds, &options, |result| {
         let summary = match result {
             Ok(summary) => summary,
             Err(failure) => {

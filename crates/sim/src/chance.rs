@@ -10,6 +10,7 @@ pub(crate) enum Chance {
     CommonDrive = 0x5a5a,
     Contest = 0xc0_7e57_0000,
     Guests = 0x9e57_0000_0000,
+    GuestsOfRival = 0x9e57_2000_0000,
     Identity = 0x1de_0000_0000,
     Impatient = 0x1a7e_0000_0000,
     Media = 0x3ed1_a000_0000,

@@ -6,7 +6,7 @@ use base::Random;
 use base::times::HOLD;
 
 use crate::chance::Chance;
-use crate::edge::Clients;
+use crate::slot::has_guests;
 use crate::stage::{BORROWER, Event, RIVAL, Stage};
 use crate::traffic::Traffic;
 
@@ -39,21 +39,25 @@ pub(crate) struct Contest {
     restarts: bool,
     /// Of a thousand absences, so many are only for a moment.
     moments: u64,
+    /// How many times as long pauses between moves are.
+    pace: u64,
     /// Until then somebody is away for long.
     away_until: u64,
 }
 
 impl Contest {
-    /// In a fifth of all worlds.
+    /// In a fifth of all worlds; with guests, of whom there are few, in two fifths, where somebody is away for long.
     pub(crate) fn of(seed: u64) -> Option<Self> {
-        let mut random = Chance::Contest.of(seed);
-        random.chance(200).then(|| Self {
+        let (mut random, has_guests) = (Chance::Contest.of(seed), has_guests(seed));
+        random.chance(if has_guests { 400 } else { 200 }).then(|| Self {
             moves: random.range(2, 12) as u32,
-            long: random.below(3) as u32,
+            long: (random.below(3) as u32).max(has_guests.into()),
             restarts: random.chance(500),
             random,
             away_until: 0,
             moments: 800,
+            // A slot takes its time until a guest can have it.
+            pace: if has_guests { 4 } else { 1 },
         })
     }
 
@@ -82,11 +86,15 @@ impl Contest {
 
     /// How long it is to the move after this one.
     pub(crate) fn pause(&mut self) -> u64 {
-        self.random.range(5_000_000, 60_000_000)
+        self.pace * self.random.range(5_000_000, 60_000_000)
     }
 
-    /// The next move, if it is time for one.
-    pub(crate) fn next_move(&mut self, stage: &Stage<'_>, clients: &Clients) -> Option<Move> {
+    /// The next move, if it is time for one. `want` says whether anybody at a node wants a loan.
+    pub(crate) fn next_move(
+        &mut self,
+        stage: &Stage<'_>,
+        want: impl Fn(usize, usize) -> bool,
+    ) -> Option<Move> {
         if self.moves == 0 || self.away_until > stage.clock.now {
             return None;
         }
@@ -96,7 +104,7 @@ impl Contest {
         let loan = self.random.index(stage.loans.len());
         // Who has a loan that both want.
         let holder = || {
-            let is_wanted = |node: usize| clients.want(node, loan);
+            let is_wanted = |node: usize| want(node, loan);
             let holder = stage.loans[loan].tenure.holder?;
             (is_wanted(holder) && is_wanted(BORROWER + RIVAL - holder)).then_some(holder)
         };
@@ -143,33 +151,29 @@ impl Contest {
         }
     }
 
-    /// The program of a node has been killed: it is started again after `lasts`, or never.
-    pub(crate) fn was_killed(
-        &mut self,
-        stage: &mut Stage<'_>,
-        clients: &mut Clients,
-        node: usize,
-        lasts: u64,
-    ) {
-        if self.random.chance(100) {
-            clients.give_up(node);
-        } else if !stage.is_calm() {
+    /// The program of a node has been killed: it is started again after `lasts`, or never, and then this is false.
+    pub(crate) fn was_killed(&mut self, stage: &mut Stage<'_>, node: usize, lasts: u64) -> bool {
+        let comes_back = !self.random.chance(100);
+        if comes_back && !stage.is_calm() {
             self.wait(stage.clock.now + lasts);
             stage.clock.after(lasts, Event::Return(node));
         }
+        comes_back
     }
 
     /// Faults are over: what a borrower does then. It comes back if it wants anything, and whoever wants nothing more
     /// of a loan gives back what the other one waits for.
-    pub(crate) fn settle(stage: &Stage<'_>, clients: &Clients, node: usize) -> Option<Move> {
+    pub(crate) fn settle(
+        stage: &Stage<'_>,
+        want: impl Fn(usize, usize) -> bool,
+        node: usize,
+    ) -> Option<Move> {
         let (other, mut loans) = (BORROWER + RIVAL - node, 0..stage.loans.len());
         let is_waited_for = |loan: usize| {
-            stage.loans[loan].tenure.holder == Some(node)
-                && !clients.want(node, loan)
-                && clients.want(other, loan)
+            stage.loans[loan].tenure.holder == Some(node) && !want(node, loan) && want(other, loan)
         };
         if stage.nodes[node].is_away {
-            loans.any(|loan| clients.want(node, loan)).then_some(Move::Return(node))
+            loans.any(|loan| want(node, loan)).then_some(Move::Return(node))
         } else {
             loans.any(is_waited_for).then_some(Move::Leave(node))
         }

@@ -334,8 +334,9 @@ impl<'w> Disks<'w> {
             stage.report.marks.set_if(Mark::CacheLost, lost);
             let tick = lent.shared.next_tick();
             let verdict = lent.shared.model.power_failed(lent.disk.blocks(), tick);
-            if stage.terms.has_guests {
-                // Nobody writes anything again.
+            if lent.tenure.holder.is_none_or(|holder| stage.terms.guests[holder]) && stage.terms.has_guests()
+            {
+                // Guests write nothing again.
                 lent.shared.model.mended();
             }
             stage.report.judge(names::DURABILITY, verdict);

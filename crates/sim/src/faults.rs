@@ -12,6 +12,8 @@ const LONG_PAUSE: u64 = 8_000_000_000;
 /// The plan of a run's faults: how often, how long, and what for.
 pub(crate) struct Faults {
     pub(crate) random: Random,
+    /// When the first one comes.
+    pub(crate) begin: u64,
     /// Mean nanoseconds between two faults.
     pause: u64,
     /// Reboots that are left.
@@ -29,16 +31,33 @@ impl Faults {
         let pause = [1_500_000, 4_000_000, 12_000_000][random.index(3)];
         let reboots = if random.chance(400) { random.range(1, 3) as u32 } else { 0 };
         let long_cuts = random.chance(150);
-        Self { random, pause, reboots, reboots_often: false, long_cuts, end: 30_000_000_000 }
+        Self {
+            random,
+            begin: 5_000_000,
+            pause,
+            reboots,
+            reboots_often: false,
+            long_cuts,
+            end: 30_000_000_000,
+        }
     }
 
-    /// For worlds of which there are few: with guests, whose drivers would have to begin anew after a long silence, and
-    /// with media that fail.
-    pub(crate) fn with_reboots(random: Random, may_be_silent: bool) -> Self {
+    /// For worlds of which there are few: with guests and with media that fail.
+    pub(crate) fn with_reboots(random: Random) -> Self {
         let mut faults = Self { reboots_often: true, ..Self::new(random) };
-        faults.long_cuts &= may_be_silent;
         faults.reboots += faults.random.range(0, 3) as u32;
         faults
+    }
+
+    /// Guests' drivers would have to begin anew after a long silence; and slots have to find out what they have before
+    /// there is a guest to whom anything can happen.
+    pub(crate) fn for_guests(mut self) -> Self {
+        self.long_cuts = false;
+        self.pause *= 4;
+        if self.random.chance(700) {
+            self.begin = 100_000_000;
+        }
+        self
     }
 
     /// So that there are more lives than elsewhere.

@@ -24,6 +24,7 @@ use zerocopy::IntoBytes;
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::client::{Drive, Finding, Request, Shared};
+use crate::slot::Slot;
 use machine::Machine;
 pub(crate) use memories::{Memories, SharedMemories};
 
@@ -75,7 +76,11 @@ struct Queue {
 pub(crate) type Sent = (u8, Vec<u32>);
 
 pub(crate) struct Guest {
-    loan: usize,
+    /// The node whose slot it has, and the loan.
+    pub(crate) node: usize,
+    pub(crate) loan: usize,
+    /// The node's life in which its machine runs.
+    who: Life,
     nsid: u32,
     random: Random,
     drive: Drive,
@@ -110,9 +115,12 @@ pub(crate) struct Guest {
     flushes: bool,
     /// When its queues were made.
     enabled: u64,
-    /// The drive that it has is no more since then: the power has taken what was not flushed.
+    /// It has seen something of the drive that it was given.
+    has_met: bool,
+    /// The drive that it has is no more since then: the power has taken what was not flushed, another node has it, or
+    /// somebody has replaced what it held.
     gone_since: Option<u64>,
-    /// Such a thing has happened: its drive may be taken from it at any time.
+    /// Such a thing has happened, or others want its drive: it may be taken from it at any time.
     may_lose_drive: bool,
     /// How often it has.
     pub(crate) followed: u64,
@@ -133,12 +141,20 @@ fn words(words: &[u32]) -> Vec<u8> {
 }
 
 impl Guest {
-    pub(crate) fn new(mut random: Random, loan: usize, nsid: u32, drive: Drive, requests: u32) -> Self {
+    pub(crate) fn new(
+        mut random: Random,
+        (node, loan): (usize, usize),
+        nsid: u32,
+        drive: Drive,
+        requests: u32,
+    ) -> Self {
         let depth = random.range(1, DEPTH) as usize;
         let machine = Machine::new(&mut random, loan);
         let whims = if random.chance(500) { random.range(1, 3) as u32 } else { 0 };
         Self {
+            node,
             loan,
+            who: Life { node, number: 1 },
             nsid,
             random,
             drive,
@@ -161,6 +177,7 @@ impl Guest {
             lender_rebooted: false,
             flushes: false,
             enabled: 0,
+            has_met: false,
             gone_since: None,
             may_lose_drive: false,
             followed: 0,
@@ -175,18 +192,50 @@ impl Guest {
         Self { flushes: true, ..self }
     }
 
-    /// The drive has become another one at `tick`. True if the guest has the one before.
+    /// Others want its drive, or are taken for its node.
+    pub(crate) fn contested(self) -> Self {
+        Self { may_lose_drive: true, ..self }
+    }
+
+    /// The drive has become another one at `tick`. True if the guest has the one before. One that has seen nothing of
+    /// that has none to lose.
     pub(crate) fn drive_is_gone(&mut self, tick: u64) -> bool {
         self.may_lose_drive = true;
-        if !self.is_away() {
+        let has_it = !self.is_away() && self.has_met;
+        if has_it {
             self.gone_since.get_or_insert(tick);
         }
-        !self.is_away()
+        has_it
+    }
+
+    /// Whether it has a drive that is no more.
+    pub(crate) fn has_lost_drive(&self) -> bool {
+        self.gone_since.is_some()
+    }
+
+    /// Whether its drive may be taken from it.
+    pub(crate) fn may_lose_drive(&self) -> bool {
+        self.may_lose_drive
+    }
+
+    /// It wants nothing any more.
+    pub(crate) fn give_up(&mut self) {
+        self.ended += core::mem::take(&mut self.left);
+    }
+
+    /// Another borrower has the drive: what is under way happens before that one is served, or never.
+    pub(crate) fn abandon_writes(&self, shared: &mut Shared, who: Life) {
+        self.asked.values().for_each(|asked| asked.abandon_write(shared, who));
     }
 
     /// Its slot knows the drive that there is: who connects from now on finds no other one.
     pub(crate) fn finds_the_drive(&mut self) {
         self.may_lose_drive = false;
+    }
+
+    /// Where it is.
+    pub(crate) fn slot(&self) -> Slot {
+        Slot { node: self.node, loan: self.loan }
     }
 
     pub(crate) fn is_away(&self) -> bool {
@@ -205,9 +254,9 @@ impl Guest {
         self.asked.len()
     }
 
-    /// The machine starts; `descriptor` and the two behind it are its own.
-    pub(crate) fn connected(&mut self, descriptor: u32) {
-        self.phase = Phase::Version;
+    /// The machine starts, in this life of its node; `descriptor` and the two behind it are its own.
+    pub(crate) fn connected(&mut self, descriptor: u32, who: Life) {
+        (self.phase, self.who, self.has_met) = (Phase::Version, who, false);
         self.descriptor = descriptor;
         self.unmapped.clear();
         if self.machine.shares_all() {
@@ -368,6 +417,8 @@ impl Guest {
         let status =
             payload.get(16..20).and_then(|bytes| bytes.first_chunk()).map(|b| u32::from_le_bytes(*b));
         let ready = status.is_some_and(|status| Csts(status).rdy());
+        let asks = matches!(self.phase, Phase::Disable | Phase::Enable);
+        self.has_met |= asks && status.is_some() && !is_all_ones(payload);
         match self.phase {
             Phase::Version => {
                 self.map();
@@ -432,7 +483,10 @@ impl Guest {
     fn begin_anew(&mut self, shared: &mut Shared) {
         self.resets += 1;
         shared.tick += 1;
-        shared.model.asked_again(shared.tick);
+        // Whoever has the drive by now goes on with what it has asked for.
+        if self.gone_since.is_none() && self.has_met {
+            shared.model.asked_again(shared.tick);
+        }
         self.disable();
     }
 

@@ -53,6 +53,7 @@ mod world;
 
 pub use canary::{Canary, canaries};
 pub use marks::{Mark, Marks};
+pub use slot::has_guests;
 
 use base::RuleSet;
 
@@ -123,15 +124,14 @@ pub fn run(seed: u64, options: &Options) -> Result<Summary, Failure> {
     world::run(seed, options)
 }
 
-/// Runs `count` seeds from `first` on, and tells `progress` of each; all failures are returned.
+/// Runs these seeds, and tells `progress` of each; all failures are returned.
 pub fn run_many(
-    first: u64,
-    count: u64,
+    seeds: impl Iterator<Item = u64>,
     options: &Options,
     mut progress: impl FnMut(&Result<Summary, Failure>),
 ) -> Vec<Failure> {
     let mut failures = Vec::new();
-    for seed in first..first.saturating_add(count) {
+    for seed in seeds {
         let result = run(seed, options);
         progress(&result);
         failures.extend(result.err());

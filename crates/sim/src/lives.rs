@@ -6,9 +6,10 @@ use node::agent::Effect;
 use node::{Card, CardEvent};
 
 use crate::contest::{Contest, Move};
+use crate::edge::Clients;
 use crate::marks::Mark;
 use crate::media::Media;
-use crate::slot::Guests;
+use crate::slot::{Guests, Slot};
 use crate::stage::{BORROWER, Event, LENDER, RIVAL};
 use crate::world::World;
 
@@ -27,9 +28,8 @@ impl World<'_> {
             } else {
                 self.clients.serve(stage, &self.disks, node, loan);
             }
-            if let Some(guests) = self.guests.as_mut().filter(|_| node == BORROWER) {
-                guests.serve(stage, &self.disks, loan);
-            }
+            let guests = self.guests.iter_mut();
+            guests.for_each(|guests| guests.serve(stage, &self.disks, Slot { node, loan }));
         }
         self.traffic.transmit(stage, identity, node);
         let due = stage.nodes[node].card.as_ref().and_then(Card::poll_timeout);
@@ -49,10 +49,10 @@ impl World<'_> {
                 }
                 CardEvent::Overtaken(loan) => {
                     let (lent, who) = (&mut stage.loans[loan], stage.nodes[node].who());
-                    let guests = self.guests.as_ref().filter(|_| node == BORROWER);
+                    let guests = self.guests.as_ref();
                     let is_served = |since| {
                         self.clients.are_served(node, loan, since)
-                            || guests.is_some_and(|guests| guests.are_served(loan, since))
+                            || guests.is_some_and(|guests| guests.are_served(Slot { node, loan }, since))
                     };
                     if lent.is_overtaken(who, is_served, &mut stage.report) {
                         stage.log(Some(node), "overtaken", loan as u64, 0);
@@ -119,7 +119,12 @@ impl World<'_> {
         let former = if fails { None } else { stage.change_tenant(loan, tenancy) };
         if let Some(former) = former {
             // What its clients wait for has happened by now, or not before the next one is served.
-            self.clients.abandon_writes(loan, former, &mut stage.loans[loan].shared);
+            let shared = &mut stage.loans[loan].shared;
+            self.clients.abandon_writes(loan, former, shared);
+            self.guests.iter().for_each(|guests| guests.abandon_writes(loan, former, shared));
+        }
+        if !fails {
+            self.guests.iter_mut().for_each(|guests| guests.drive_is_taken(stage, loan));
         }
         let result = if fails { Err("no space".to_owned()) } else { Ok(()) };
         stage.tell_agent(LENDER, |agent, now| agent.handle_tenancy_stored(now, loan, result));
@@ -163,8 +168,7 @@ impl World<'_> {
             if node != LENDER {
                 self.clients.tell(stage, node, loan);
             }
-            let guests = self.guests.iter().filter(|_| node == BORROWER);
-            guests.for_each(|guests| guests.tell(stage, loan));
+            self.guests.iter().for_each(|guests| guests.tell(stage, Slot { node, loan }));
         }
         stage.drive_agent(node);
         true
@@ -182,9 +186,10 @@ impl World<'_> {
         self.identity.iter_mut().for_each(|identity| identity.tamper_with_folder(stage, node));
         if node == LENDER {
             self.disks.lender_begins(stage);
+            let guests = self.guests.iter_mut().flat_map(|guests| &mut guests.guests);
+            guests.for_each(|guest| guest.lender_rebooted = true);
         } else {
-            let guests = self.guests.iter_mut().filter(|_| node == BORROWER);
-            guests.for_each(|guests| guests.lose_node(stage));
+            self.guests.iter_mut().for_each(|guests| guests.lose_node(stage, node));
             self.clients.lose_node(stage, node);
         }
         stage.begin_life(node);
@@ -260,9 +265,9 @@ impl World<'_> {
             self.disks.power_failed(stage);
             self.guests.iter_mut().for_each(|guests| guests.power_failed(stage));
         }
-        let guests = self.guests.iter_mut().flat_map(|guests| &mut guests.guests);
-        guests.for_each(|guest| guest.lender_rebooted = true);
-        self.disks.replaced.iter_mut().for_each(|replaced| replaced.program_ended(stage));
+        if self.disks.replaced.as_mut().is_some_and(|replaced| replaced.program_ended(stage)) {
+            self.guests.iter_mut().for_each(|guests| guests.drives_are_replaced(stage));
+        }
     }
 
     /// The lender's machine goes off, or its program only, and on again.
@@ -274,16 +279,27 @@ impl World<'_> {
 
     /// What the borrowers do next.
     pub(crate) fn contest(&mut self) {
-        let Some(contest) = &mut self.contest else { return };
+        if self.contest.is_none() {
+            return;
+        }
         if self.stage.is_calm() {
             for node in [BORROWER, RIVAL] {
-                let next = Contest::settle(&self.stage, &self.clients, node);
+                let next = Contest::settle(&self.stage, |node, loan| self.want(node, loan), node);
                 next.into_iter().for_each(|next| self.make_move(next));
             }
             return self.stage.clock.after(20_000_000, Event::Contest);
         }
+        let (clients, guests) = (&self.clients, self.guests.as_ref());
+        let loans = &self.stage.loans;
+        // Who has a loan wants it only while a guest has a drive to lose.
+        let has_none = |slot: Slot| guests.is_some_and(|guests| guests.is_away(slot));
+        let want = |node, loan| {
+            let slot = Slot { node, loan };
+            want(clients, guests, slot) && (loans[loan].tenure.holder != Some(node) || !has_none(slot))
+        };
+        let Some(contest) = &mut self.contest else { return };
         let after = contest.pause();
-        let next = contest.next_move(&self.stage, &self.clients);
+        let next = contest.next_move(&self.stage, want);
         next.into_iter().for_each(|next| self.make_move(next));
         self.stage.clock.after(after, Event::Contest);
     }
@@ -305,6 +321,7 @@ impl World<'_> {
                 if core::mem::take(&mut stage.nodes[node].is_away) {
                     stage.schedule_agent(node, stage.clock.now);
                     self.clients.come_back(stage, node);
+                    self.guests.iter().for_each(|guests| guests.come_back(stage, node));
                 }
             }
             Move::RestartLender => self.begin_anew(LENDER, false),
@@ -328,7 +345,20 @@ impl World<'_> {
         let life = this.life;
         self.stage.log(Some(node), "gone", life, lasts);
         self.begin_anew(node, false);
-        let (stage, clients) = (&mut self.stage, &mut self.clients);
-        self.contest.iter_mut().for_each(|contest| contest.was_killed(stage, clients, node, lasts));
+        let contest = self.contest.as_mut();
+        if contest.is_some_and(|contest| !contest.was_killed(&mut self.stage, node, lasts)) {
+            self.clients.give_up(node);
+            self.guests.iter_mut().for_each(|guests| guests.give_up(node));
+        }
     }
+
+    /// Whether anybody at a node has something left to do with a loan.
+    fn want(&self, node: usize, loan: usize) -> bool {
+        want(&self.clients, self.guests.as_ref(), Slot { node, loan })
+    }
+}
+
+/// Whether a client or a guest of a node has something left to do with a loan.
+fn want(clients: &Clients, guests: Option<&Guests<'_>>, slot: Slot) -> bool {
+    clients.want(slot.node, slot.loan) || guests.is_some_and(|guests| guests.want(slot))
 }

@@ -60,7 +60,7 @@ marks! {
     LossInherited = "loss-inherited",
     /// A lender started with other images than it had.
     ImageReplaced = "image-replaced",
-    /// A guest has lost a drive that may have forgotten something.
+    /// A guest's drive was another one, and was taken from it.
     DriveReplaced = "drive-replaced",
     /// A card died in the middle of writing memory.
     HalfWritten = "half-written",

@@ -25,20 +25,21 @@ pub(crate) struct Replaced {
 }
 
 impl Replaced {
-    /// In a tenth of all worlds.
+    /// In a tenth of all worlds, and a fifth of those with guests, of which there are few.
     pub(crate) fn of(seed: u64) -> Option<Self> {
         let mut random = Chance::Replaced.of(seed);
-        let is_one = !has_guests(seed) && random.chance(120);
+        let is_one = random.chance(if has_guests(seed) { 200 } else { 120 });
         let alterations = random.below(3) as u32;
         is_one.then_some(Self { random, alterations, is_altered: false })
     }
 
     /// The lender's program is about to start again: perhaps on other images than it had, and then it finds out.
-    pub(crate) fn program_ended(&mut self, stage: &mut Stage<'_>) {
+    /// True if so.
+    pub(crate) fn program_ended(&mut self, stage: &mut Stage<'_>) -> bool {
         let was_altered = core::mem::take(&mut self.is_altered);
         let is_other = self.random.chance(800);
         if !was_altered && !is_other {
-            return;
+            return false;
         }
         for loan in 0..stage.loans.len() {
             // What its last life had asked for was about the old image.
@@ -47,6 +48,7 @@ impl Replaced {
             begin_with_image(stage, loan, content);
         }
         stage.report.marks.set(Mark::ImageReplaced);
+        true
     }
 
     /// Somebody writes to the images while they are lent. True if somebody does.

@@ -18,9 +18,23 @@ use crate::rails;
 use crate::replaced::Replaced;
 use crate::shared::{self, Shared};
 use crate::slot::has_guests;
-use crate::stage::{BORROWER, LENDER};
+use crate::stage::{BORROWER, LENDER, NODES, RIVAL};
 use crate::terms::Terms;
 use crate::volatile::Volatile;
+
+/// How many times as many requests guests have whose drives others want, or replace.
+const MORE: u32 = 6;
+
+/// Which nodes have guests: who borrows, and with a rival either of the two, or both.
+fn guests_of(seed: u64, has_rival: bool) -> [bool; NODES] {
+    let mut guests = [false; NODES];
+    if has_guests(seed) {
+        let dice = Chance::GuestsOfRival.of(seed).below(4);
+        guests[BORROWER] = !has_rival || dice > 0;
+        guests[RIVAL] = has_rival && dice != 1;
+    }
+    guests
+}
 
 /// A world before anybody is in it.
 pub(crate) struct Setting<'w> {
@@ -61,18 +75,21 @@ impl Setting<'_> {
             true => Some(shared::drive(&mut loans)),
             false => is_common.then(|| common_drive(&mut loans)),
         };
-        let has_guests = has_guests(seed);
-        let is_other = has_guests || is_shared || media.is_some();
+        let is_other = is_shared || media.is_some();
         let contest = Contest::of(seed).filter(|_| !is_other);
+        let guests = guests_of(seed, contest.is_some());
+        let identity = Identity::of(seed, contest.is_some()).filter(|_| !is_other);
+        // There nobody but the power makes a drive another one.
+        let is_undisputed = media.is_none() && contest.is_none() && identity.is_none();
         let protection = protection(&mut Chance::Protection.of(seed));
         let rails = rails::of_world(seed);
         let rail_mode = rails::modes_of_world(seed);
         Self {
-            terms: Terms { rules, frame_bytes, rails, protection, rail_mode, common, has_guests },
+            terms: Terms { rules, frame_bytes, rails, protection, rail_mode, common, guests },
             loans,
-            volatile: Volatile::of(seed, count, is_common).filter(|_| media.is_none()),
+            volatile: Volatile::of(seed, count, is_common).filter(|_| is_undisputed),
             disks: Disks { shared, media: media.map(|media| media.with(count)), replaced },
-            identity: Identity::of(seed, contest.is_some()).filter(|_| !is_other),
+            identity,
             neighbours: Neighbours::of(seed).filter(|_| contest.is_none()),
             contest,
         }
@@ -87,7 +104,7 @@ impl Setting<'_> {
     pub(crate) fn kind(&self, node: usize) -> LoanKind {
         match node {
             LENDER => LoanKind::Lend,
-            _ if self.terms.has_guests => LoanKind::Slot,
+            node if self.terms.guests[node] => LoanKind::Slot,
             _ => LoanKind::Drive,
         }
     }
@@ -97,9 +114,9 @@ impl Setting<'_> {
         let (count, is_shared) = (self.loans.len(), self.disks.shared.is_some());
         let requests = if is_shared { 3 * requests } else { requests };
         let requests = requests / (3 * count * (self.nodes() - BORROWER)) as u32;
-        let served = if self.terms.has_guests { 0 } else { count };
         (BORROWER..self.nodes())
-            .flat_map(|node| (0..served).flat_map(move |loan| shared::seats(node, loan, is_shared)))
+            .filter(|node| !self.terms.guests[*node])
+            .flat_map(|node| (0..count).flat_map(move |loan| shared::seats(node, loan, is_shared)))
             .map(|seat| {
                 let client = Client::new(random.fork(), self.loans[seat.loan].drive, requests);
                 let is_foreign = seat.area != seat.loan;
@@ -109,24 +126,30 @@ impl Setting<'_> {
             .collect()
     }
 
-    /// The guests that do, by loan.
+    /// The guests that do, by node and loan.
     pub(crate) fn guests(&self, requests: u32, random: &mut Random) -> Vec<Guest> {
-        let requests = requests / self.loans.len() as u32;
-        let guest = |(loan, lent): (usize, &Loan<'_>)| {
+        let users = self.nodes() - BORROWER;
+        let is_contested = self.contest.is_some() || self.identity.is_some();
+        // So many that what others do to their drives comes in the middle of it.
+        let is_long = self.contest.is_some() || self.disks.replaced.is_some();
+        let requests = if is_long { MORE * requests } else { requests };
+        let requests = requests / (self.loans.len() * users) as u32;
+        let mut guest = |node: usize, loan: usize| {
             let nsid = if self.terms.common.is_some() { loan as u32 + 1 } else { 1 };
-            let guest = Guest::new(random.fork(), loan, nsid, lent.drive, requests);
+            let guest = Guest::new(random.fork(), (node, loan), nsid, self.loans[loan].drive, requests);
+            let guest = if is_contested { guest.contested() } else { guest };
             let flushes = self.volatile.as_ref().is_some_and(|volatile| volatile.has(loan));
             if flushes { guest.flushing() } else { guest }
         };
-        let loans = self.loans.iter().enumerate();
-        loans.filter(|_| self.terms.has_guests).map(guest).collect()
+        let nodes = (BORROWER..self.nodes()).filter(|node| self.terms.guests[*node]);
+        let slots = nodes.flat_map(|node| (0..self.loans.len()).map(move |loan| (node, loan)));
+        slots.map(|(node, loan)| guest(node, loan)).collect()
     }
 
     pub(crate) fn faults(&self, random: Random) -> Faults {
-        if self.terms.has_guests || self.disks.media.is_some() {
-            Faults::with_reboots(random, !self.terms.has_guests)
-        } else {
-            Faults::new(random)
-        }
+        let has_guests = self.terms.has_guests();
+        let is_rare = has_guests || self.disks.media.is_some();
+        let faults = if is_rare { Faults::with_reboots(random) } else { Faults::new(random) };
+        if has_guests { faults.for_guests() } else { faults }
     }
 }

@@ -22,8 +22,8 @@ pub(crate) struct Terms {
     pub(crate) rail_mode: [RailMode; 2],
     /// The drive of which each loan lends a virtual function; else each has a drive of its own.
     pub(crate) common: Option<Config>,
-    /// The borrower's edges are slots of virtual machines.
-    pub(crate) has_guests: bool,
+    /// By node: its edges are slots of virtual machines.
+    pub(crate) guests: [bool; NODES],
 }
 
 /// Where a node is.
@@ -32,6 +32,11 @@ fn domain_of(node: usize) -> DomainId {
 }
 
 impl Terms {
+    /// Whether any node has guests.
+    pub(crate) fn has_guests(&self) -> bool {
+        self.guests.contains(&true)
+    }
+
     /// The drives that are lent.
     pub(crate) fn drives(&self, loans: &[Loan<'_>]) -> Vec<Config> {
         match &self.common {
@@ -43,15 +48,15 @@ impl Terms {
     /// The configuration of a node's card.
     pub(crate) fn config(
         &self,
-        (index, nodes): (usize, &[Node<'_>]),
+        (at, nodes): (usize, &[Node<'_>]),
         loans: &[Loan<'_>],
         drives: Vec<Config>,
         seed: [u8; 32],
     ) -> CardConfig {
-        let (node, side) = (&nodes[index], usize::from(index != LENDER));
+        let (node, side) = (&nodes[at], usize::from(at != LENDER));
         let role = |(index, loan): (usize, &Loan<'_>)| match side {
             LENDER => self.lends(index),
-            _ => self.borrows(&nodes[LENDER], index, loan),
+            _ => self.borrows((at, &nodes[LENDER]), index, loan),
         };
         let loans = loans.iter().enumerate().map(|(index, loan)| LoanConfig {
             tenancy: loan.tenure.tenancy,
@@ -64,8 +69,8 @@ impl Terms {
         });
         CardConfig {
             identity: node.identity.clone(),
-            name: Name::new(["lender", "borrower", "rival"][index]),
-            domain: domain_of(index),
+            name: Name::new(["lender", "borrower", "rival"][at]),
+            domain: domain_of(at),
             incarnation: Incarnation(node.incarnation),
             life: node.life_id(),
             restored_as: None,
@@ -89,7 +94,7 @@ impl Terms {
         LoanRole::Lend(LendConfig { controller, ..LendConfig::of(drive) })
     }
 
-    fn borrows(&self, lender: &Node<'_>, index: usize, loan: &Loan<'_>) -> LoanRole {
+    fn borrows(&self, (at, lender): (usize, &Node<'_>), index: usize, loan: &Loan<'_>) -> LoanRole {
         let max_frame = self.frame_bytes;
         let route = |rail: RailId| Route { rail, peer: Network::address(LENDER, rail.index()), max_frame };
         let slot = BorrowEdge::Slot { domain: DomainId((NODES + index) as u32 + 1) };
@@ -97,7 +102,7 @@ impl Terms {
             lender: lender.identity.lends_in(domain_of(LENDER)),
             routes: rails::each(self.rails[0]).map(route).collect(),
             io_timeout: loan.io_timeout(),
-            edge: if self.has_guests { slot } else { BorrowEdge::Drive },
+            edge: if self.guests[at] { slot } else { BorrowEdge::Drive },
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::checkers::names;
 use crate::disk::author;
 use crate::guest::Guest;
 use crate::slot::has_guests;
-use crate::stage::{BORROWER, Event, Stage};
+use crate::stage::{Event, Stage};
 
 /// Of a thousand times that a guest has had answers, how often the lender is switched off.
 const SWITCHED_OFF: u64 = 80;
@@ -26,8 +26,6 @@ pub(crate) struct Volatile {
     left: Vec<Option<Vec<u64>>>,
     /// How often the lender will be switched off in the middle of what a guest does.
     offs: u32,
-    /// By loan: the guest is about to lose it, since its slot has met the drive of this life of the machine.
-    met: Vec<Option<u64>>,
 }
 
 impl Volatile {
@@ -39,9 +37,9 @@ impl Volatile {
         if is_common || !chosen.contains(&true) {
             chosen.fill(true);
         }
-        let (left, met) = (vec![None; loans], vec![None; loans]);
+        let left = vec![None; loans];
         let offs = random.range(1, 3) as u32;
-        is_one.then_some(Self { random, chosen, keeper: 1, left, offs, met })
+        is_one.then_some(Self { random, chosen, keeper: 1, left, offs })
     }
 
     /// Whether the drive of a loan is one.
@@ -54,6 +52,11 @@ impl Volatile {
         if self.chosen[drive] {
             config.cache = WriteCache::Shown { keeper: self.keeper };
         }
+    }
+
+    /// The present life of the machine.
+    pub(crate) fn keeper(&self) -> u64 {
+        self.keeper
     }
 
     /// Whether the lender's next reboot is one of its machine, and not of its program only.
@@ -91,23 +94,8 @@ impl Volatile {
         }
     }
 
-    /// A slot has found that its guest's drive is another one: the agent unplugs that one.
-    pub(crate) fn look_for_replacement(&mut self, stage: &mut Stage<'_>, loan: usize) {
-        let slot = stage.nodes[BORROWER].card.as_ref().and_then(|card| card.slot(loan));
-        if self.met[loan].is_none() && slot.is_some_and(|slot| slot.is_replaced()) {
-            self.met[loan] = Some(self.keeper);
-            stage.clock.after(self.random.range(100_000, 20_000_000), Event::Unplug(loan));
-        }
-    }
-
-    /// The drive is unplugged, if it still is to be: whether the slot has met the one that there is now.
-    pub(crate) fn unplugs(&mut self, loan: usize) -> Option<bool> {
-        self.met[loan].take().map(|met| met == self.keeper)
-    }
-
     /// The guest has nothing of its drive any more: the next one finds the other drive, as the power has left it.
     pub(crate) fn end_session(&mut self, stage: &mut Stage<'_>, loan: usize) {
-        self.met[loan] = None;
         let Some(left) = self.left[loan].take() else { return };
         let lent = &mut stage.loans[loan];
         let found = (0..).zip(lent.disk.blocks()).map(|(block, bytes)| author(block, bytes));

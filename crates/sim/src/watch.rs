@@ -52,9 +52,9 @@ pub(crate) struct Watch<'w> {
     rails: usize,
     /// Whether media fail here, so that drivers lose what they keep.
     has_media: bool,
-    /// The memory of guests, and by loan what may be denied to their functions.
-    memories: SharedMemories<'w>,
-    pub(crate) excuses: Vec<Excuses>,
+    /// By node the memory of its guests, and by node and loan what may be denied to their functions.
+    memories: Vec<SharedMemories<'w>>,
+    pub(crate) excuses: Vec<Vec<Excuses>>,
 }
 
 /// What is known of a node.
@@ -126,7 +126,7 @@ impl<'w> Watch<'w> {
         (nodes, count): (usize, usize),
         rails: usize,
         has_media: bool,
-        memories: SharedMemories<'w>,
+        memories: Vec<SharedMemories<'w>>,
     ) -> Self {
         let loans = || (0..count).map(|_| LoanEnd::default()).collect();
         Self {
@@ -140,7 +140,7 @@ impl<'w> Watch<'w> {
             rails,
             has_media,
             memories,
-            excuses: (0..count).map(|_| Excuses::default()).collect(),
+            excuses: (0..nodes).map(|_| (0..count).map(|_| Excuses::default()).collect()).collect(),
         }
     }
 
@@ -313,7 +313,7 @@ impl<'w> Watch<'w> {
         let this = &scene.nodes[node];
         let Some(LoanParts { cells, .. }) = this.ledger().loan(loan, 0) else { return };
         let (edge, denied) = (&cells.edge, cells.edge.denied_accesses.get());
-        let excused = if node == BORROWER { self.excuse(scene, loan, denied) } else { 0 };
+        let excused = self.excuse(scene, (node, loan), denied);
         let denied = denied.saturating_sub(excused);
         let lent = &mut scene.loans[loan];
         lent.timed_out |= edge.completion_timeouts.get() > 0;
@@ -335,14 +335,14 @@ impl<'w> Watch<'w> {
     }
 
     /// How many of so many accesses of a guest's function were right when they were made, though they were denied.
-    fn excuse(&mut self, scene: &mut Scene<'_, '_>, loan: usize, denied: u64) -> u64 {
-        let Some(memories) = &self.memories else { return 0 };
+    fn excuse(&mut self, scene: &mut Scene<'_, '_>, (node, loan): (usize, usize), denied: u64) -> u64 {
+        let Some(memories) = &self.memories[node] else { return 0 };
         if let Some(what) = memories.strayed(loan) {
             let what = format!("loan {loan}: {what} were written, which their guest had taken back");
             scene.report.fail(names::STRAYS, what);
         }
-        let slot = scene.nodes[BORROWER].card.as_ref().and_then(|card| card.slot(loan));
-        slot.map_or(0, |slot| self.excuses[loan].excuse(slot, denied))
+        let slot = scene.nodes[node].card.as_ref().and_then(|card| card.slot(loan));
+        slot.map_or(0, |slot| self.excuses[node][loan].excuse(slot, denied))
     }
 
     /// Before each event: nobody has kept still for too long.

@@ -21,7 +21,7 @@ use crate::nodes::Node;
 use crate::report::Report;
 use crate::setting::Setting;
 use crate::slot::Guests;
-use crate::stage::{BORROWER, Event, NODES, Stage};
+use crate::stage::{Event, NODES, Stage};
 use crate::traffic::Traffic;
 use crate::watch::Watch;
 use crate::{Failure, Options, Summary};
@@ -37,7 +37,7 @@ pub(crate) struct World<'w> {
     pub(crate) traffic: Traffic,
     pub(crate) disks: Disks<'w>,
     pub(crate) clients: Clients,
-    /// In some worlds the borrower's edges are slots, and guests are there in place of all clients.
+    /// In some worlds the edges of those who borrow, or of one of them, are slots, with guests in place of clients.
     pub(crate) guests: Option<Guests<'w>>,
     pub(crate) faults: Faults,
     /// In some worlds there is a rival.
@@ -82,7 +82,12 @@ impl<'w> World<'w> {
         };
         let nodes = (0..count).map(node).collect();
         let rails = setting.terms.rails[1].count_ones() as usize;
-        let memories = setting.terms.has_guests.then(|| Rc::new(Memories::new(loans, switches[BORROWER])));
+        let memory = |node: usize| {
+            let has_guests = setting.terms.guests[node];
+            has_guests.then(|| Rc::new(Memories::new(loans, switches[node])))
+        };
+        let memories: Vec<_> = (0..count).map(memory).collect();
+        let has_guests = setting.terms.has_guests();
         let network = Network::new(random.fork(), count);
         let faults = setting.faults(random.fork());
         let has_media = setting.disks.media.is_some();
@@ -101,7 +106,7 @@ impl<'w> World<'w> {
             traffic: Traffic::new(seed, network, setting.neighbours),
             disks: setting.disks,
             clients: Clients::new(clients, count, loans),
-            guests: memories.map(|memories| Guests::new(guests, memories, setting.volatile)),
+            guests: has_guests.then(|| Guests::new(guests, memories, setting.volatile)),
             faults,
             contest: setting.contest,
             identity: setting.identity,
@@ -134,7 +139,7 @@ impl<'w> World<'w> {
         }
         self.clients.begin(stage);
         self.guests.iter().for_each(|guests| guests.begin(stage));
-        stage.clock.after(5_000_000, Event::Fault);
+        stage.clock.after(self.faults.begin, Event::Fault);
         self.disks.begin(stage);
         if let Some(identity) = &mut self.identity {
             // Twins fight for moments.
@@ -176,9 +181,9 @@ impl<'w> World<'w> {
             Event::Ring(loan, request) => disks.ring_done(stage, loan, request),
             Event::Mark(loan) => Disks::mark_late(stage, loan),
             Event::Think(client) => self.clients.think(stage, client),
-            Event::ThinkGuest(loan) => self.guests.as_mut().and_then(|guests| guests.think(stage, loan)),
-            Event::GuestTick(loan) => self.guests.as_mut().and_then(|guests| guests.tick(stage, loan)),
-            Event::Unplug(loan) => self.guests.as_mut().and_then(|guests| guests.unplug(stage, loan)),
+            Event::ThinkGuest(guest) => self.guests.as_mut().and_then(|guests| guests.think(stage, guest)),
+            Event::GuestTick(guest) => self.guests.as_mut().and_then(|guests| guests.tick(stage, guest)),
+            Event::Unplug(guest) => self.guests.as_mut().and_then(|guests| guests.unplug(stage, guest)),
             Event::Memory(node) => self.traffic.neighbours.as_mut().and_then(|it| it.read(stage, node)),
             Event::Kept(drive) => disks.record_is_durable(stage, drive),
             Event::Clear(drive) => disks.clear(stage, drive),

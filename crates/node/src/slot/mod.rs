@@ -366,7 +366,9 @@ impl<'m> Endpoint<'m> for BorrowedSlot<'m> {
 
     /// Its guest shall not take what another one has left for its own.
     fn forget(&mut self, now: Instant) {
-        self.note_replaced(now);
+        if self.journal.rule(Rule::TakeFromGuest) {
+            self.note_replaced(now);
+        }
     }
 
     fn begin_closing(&mut self, now: Instant) {

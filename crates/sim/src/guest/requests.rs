@@ -6,11 +6,9 @@ use zerocopy::FromBytes;
 
 use super::{BUFFER_BYTES, BUFFERS, DMA_BASE, ENTRIES, Guest, Memories, Phase, QUEUES};
 use crate::checkers::names;
-use crate::checkers::single_owner::Life;
 use crate::client::{Finding, Kind, Request, Shared};
 use crate::disk::pattern;
 use crate::media::{Asks, Failure};
-use crate::stage::BORROWER;
 
 impl Guest {
     /// Makes requests up to its depth. True if it did.
@@ -30,7 +28,7 @@ impl Guest {
 
     fn ask_one(&mut self, shared: &mut Shared, memory: &Memories<'_>) {
         shared.tick += 1;
-        shared.begin_request(Life { node: BORROWER, number: 1 });
+        shared.begin_request(self.who);
         let (request, start) = (shared.requests, shared.tick);
         let kind = match self.random.below(100) {
             0..45 => Kind::Read,
@@ -44,7 +42,10 @@ impl Guest {
         let cid = free.expect("fewer are asked than there are numbers");
         let buffer = BUFFERS + usize::from(cid) * BUFFER_BYTES;
         let asked = Request { id: request, kind, fua, first, count, start };
-        asked.begin(shared);
+        // Nothing comes of what is asked of a drive that is no more.
+        if self.gone_since.is_none() {
+            asked.begin(shared);
+        }
         if kind == Kind::Read {
             memory.write(self.loan, buffer, &[0xee; BUFFER_BYTES]);
         } else if kind == Kind::Write {
@@ -196,12 +197,12 @@ impl Guest {
         };
         shared.tick += 1;
         self.ended += 1;
-        self.served_of = self.served_of.max(asked.start);
         let bytes = asked.count * self.drive.block;
         shared.bytes += bytes;
         if let Some(since) = self.gone_since {
             return self.end_behind_loss(since, &asked, shared);
         }
+        self.served_of = self.served_of.max(asked.start);
         let is_promise =
             asked.kind == Kind::Flush || asked.kind != Kind::Read && (asked.fua || !self.flushes);
         if is_promise {
@@ -241,8 +242,8 @@ impl Guest {
             return Ok(());
         }
         let what = format!(
-            "request {} was submitted at {submitted} and has succeeded, though the drive has forgotten at {since} what \
-             was not flushed",
+            "request {} was submitted at {submitted} and has succeeded, though the drive is another one \
+             since {since}",
             asked.id
         );
         Err((names::DURABILITY, what))

@@ -8,6 +8,7 @@ use crate::checkers::disk_model::DiskModel;
 use crate::death::Switch;
 use crate::media::Trouble;
 
+const WHO: Life = Life { node: 1, number: 1 };
 const DRIVE: Drive = Drive { blocks: 8, block: 512, impatient: false };
 
 fn shared() -> Shared {
@@ -25,9 +26,9 @@ fn reply(number: u16, status: u32) -> Vec<u8> {
 
 /// A guest that has disabled its controller, and has asked for its status.
 fn disabling(memory: &Memories<'_>, seed: u64, by_message: [bool; 2]) -> Guest {
-    let mut guest = Guest::new(Random::new(seed), 0, 1, DRIVE, 1);
+    let mut guest = Guest::new(Random::new(seed), (1, 0), 1, DRIVE, 1);
     (guest.machine.by_message, guest.machine.is_old, guest.machine.faults) = (by_message, false, 0);
-    guest.connected(1);
+    guest.connected(1, WHO);
     while guest.phase != Phase::Disable {
         let number = guest.number;
         guest.receive(0, &reply(number, 0), memory).expect("the reply to its newest command");
