@@ -7,6 +7,7 @@ use program::{cli, roles};
 
 /// All commands.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, while it is parsed")]
 enum Command {
     #[command(flatten)]
     Node(cli::Command),
