@@ -2,8 +2,8 @@
 //! and records what it saw.
 //!
 //! [`impair`] decides what happens to a datagram, [`flood`] what an attacker sends beside it, [`detour`] leads by two
-//! sockets of its own, [`forward`] moves datagrams and Ethernet frames (in the process `causeway-relay`), [`Relay`] here
-//! is the test's hold on that process.
+//! sockets of its own, [`forward`] moves datagrams and Ethernet frames (in the process `causeway-relay`), [`Relay`]
+//! here is the test's hold on that process.
 
 pub mod detour;
 pub mod flood;

@@ -176,7 +176,8 @@ fn a_line_on_its_way_into_a_journal_is_warned_about() {
     node.says("journal");
 }
 
-/// Of a node from a file also what comes by `reload`; without a file for them, a journal that gets them is warned about.
+/// Of a node from a file also what comes by `reload`; without a file for them, a journal that gets them is warned
+/// about.
 #[test]
 fn lines_of_a_node_are_kept_over_a_reload() {
     for is_kept in [true, false] {

@@ -1,11 +1,12 @@
 //! Frames as a card sends and takes them, for whoever looks on.
 //!
 //! The card copies them into a ring in memory that its agent keeps, and a reader in the agent's process takes them out.
-//! The card waits for nobody: what finds no room is dropped and counted. The memory outlives the card, so a capture goes
-//! on with its successor. Where nobody captures, the card looks at an empty list once in a batch and at nothing else.
+//! The card waits for nobody: what finds no room is dropped and counted. The memory outlives the card, so a capture
+//! goes on with its successor. Where nobody captures, the card looks at an empty list once in a batch and at nothing
+//! else.
 //!
-//! What is captured is what the card hands to a rail and takes from one; the faults that the demo makes lie beyond that,
-//! as the network does.
+//! What is captured is what the card hands to a rail and takes from one; the faults that the demo makes lie beyond
+//! that, as the network does.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -153,7 +154,8 @@ pub struct Reader {
     ring: ring::Reader<RingSize>,
 }
 
-// SAFETY: it consists of pointers into a mapping that it keeps, which belongs to no thread, and only its owner uses them.
+// SAFETY: it consists of pointers into a mapping that it keeps, which belongs to no thread, and only its owner uses
+// them.
 unsafe impl Send for Reader {}
 
 impl Reader {

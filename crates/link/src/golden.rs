@@ -1,5 +1,5 @@
-//! A frame of each kind, with each record and each kind of TLP, as `golden.txt` has them: in hexadecimal, with the fields
-//! that a capture tool shows. That the tool does so is a test of the campaign (`w8_capture`).
+//! A frame of each kind, with each record and each kind of TLP, as `golden.txt` has them: in hexadecimal, with the
+//! fields that a capture tool shows. That the tool does so is a test of the campaign (`w8_capture`).
 //!
 //! Where the format is changed on purpose, this test prints the new bytes.
 

@@ -113,8 +113,8 @@ pub enum FromNode {
         now: WallTime,
         /// The version of its program.
         program: String,
-        /// Its certificate, in base 32; empty: it has none. A manager that was restored or rebuilt knows by that whom it
-        /// has to do with.
+        /// Its certificate, in base 32; empty: it has none. A manager that was restored or rebuilt knows by that whom
+        /// it has to do with.
         certificate: String,
     },
     /// What it is like; whenever that changes.

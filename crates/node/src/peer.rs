@@ -486,8 +486,8 @@ impl<'m> Peer<'m> {
             let (egress, to) = (egress_of(copy.path, place), Some(copy.to));
             return Some(Outgoing { egress, to, len, is_last: false });
         }
-        // What goes to a peer whose address is not known is dropped, as a network would. So is what goes to a removed one,
-        // which would take it for a sign that all is well.
+        // What goes to a peer whose address is not known is dropped, as a network would. So is what goes to a removed
+        // one, which would take it for a sign that all is well.
         loop {
             let Some(frame) = self.channel.poll_transmit(now, room, view) else {
                 self.may_transmit = false;
@@ -528,8 +528,8 @@ impl<'m> Peer<'m> {
         known.or_else(|| self.addresses.spend(frame.path, frame.len))
     }
 
-    /// Where a first message goes: to where the node is known to be, and where its line says, and where it is said to be
-    /// today, too. It may have been moved, or have come back.
+    /// Where a first message goes: to where the node is known to be, and where its line says, and where it is said to
+    /// be today, too. It may have been moved, or have come back.
     fn address_of_call(&mut self, frame: &Transmit, bytes: &[u8]) -> Option<Address> {
         let said = self.said_of(frame.path);
         let known = self.cells.address(frame.path).or(said)?;

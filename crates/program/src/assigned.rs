@@ -1,5 +1,5 @@
-//! A function that a manager has assigned to a slot of this node: what a borrower has to know of it. It needs no secret,
-//! for its lender's table says that it is this node's.
+//! A function that a manager has assigned to a slot of this node: what a borrower has to know of it. It needs no
+//! secret, for its lender's table says that it is this node's.
 //!
 //! ```text
 //! assigned:GENERATION:NUMBER:SLOT:GROUP:DOMAIN:KEY:FUNCTION@[ADDR:PORT[,ADDR:PORT]]

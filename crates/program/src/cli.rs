@@ -90,7 +90,8 @@ pub enum Command {
     Node(NodeArgs),
     /// Run a switch as its configuration file says: forward frames between nodes that do not reach each other
     Switch(SwitchArgs),
-    /// Run the nodes of a rack on this machine, each as its own configuration file says, and their manager, if it has one
+    /// Run the nodes of a rack on this machine, each as its own configuration file says, and their manager, if it has
+    /// one
     Up(UpArgs),
     /// Show how a node on this machine is doing
     Status(StatusArgs),
@@ -201,8 +202,8 @@ pub struct BorrowArgs {
     /// Who may connect to it.
     #[command(flatten)]
     pub access: SocketAccess,
-    /// Plug the function into the running machine that has this QMP socket, and out of it, and have savevm and migration
-    /// refused meanwhile
+    /// Plug the function into the running machine that has this QMP socket, and out of it, and have savevm and
+    /// migration refused meanwhile
     #[arg(long, value_name = "SOCKET", value_parser = OsStringValueParser::new().try_map(socket_path))]
     #[arg(requires = "vm", conflicts_with = "nbd")]
     pub qmp: Option<PathBuf>,

@@ -2,7 +2,8 @@
 //!
 //! What people and scripts touch is here: [`cli`] (commands and arguments), [`line`](mod@line) (the loan line),
 //! [`config`] (`NODE.toml`), [`state_dir`] (what a node keeps), [`control`] (the server that other commands reach a
-//! node by), [`status`] (what it answers), [`events`] (what has happened in it), [`exit`] (how a command ends), `logging`.
+//! node by), [`status`] (what it answers), [`events`] (what has happened in it), [`exit`] (how a command ends),
+//! `logging`.
 //! [`roles`] runs the nodes themselves.
 //!
 //! The binary, in `crates/causeway`, joins its commands with those of the laboratory, `crates/lab`. Nothing here knows

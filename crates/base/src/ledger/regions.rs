@@ -26,8 +26,8 @@ pub const REGIONS_MAX: usize = 1 << 13;
 #[repr(transparent)]
 pub struct Owner(pub u64);
 
-/// Cells that are there only where somebody needs them: a region of the ledger is made of one such value. It consists of
-/// ledger cells and nothing else.
+/// Cells that are there only where somebody needs them: a region of the ledger is made of one such value. It consists
+/// of ledger cells and nothing else.
 pub trait Region: FromBytes + Layout + Sized {
     /// Tells them from all others of the same ledger. Not 0.
     const KIND: u32;

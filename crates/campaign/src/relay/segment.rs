@@ -1,5 +1,5 @@
-//! One end of an Ethernet segment: frames of the product's protocol that a machine sends there are taken whole, and what
-//! is put there comes to it (packet(7)).
+//! One end of an Ethernet segment: frames of the product's protocol that a machine sends there are taken whole, and
+//! what is put there comes to it (packet(7)).
 #![expect(unsafe_code, reason = "the system calls of packet sockets have no safe form here")]
 
 use std::ffi::CString;

@@ -1,5 +1,5 @@
-//! Two chassis: four hosts with two rails each, a switch for each rail, and a link between the switches. Whatever single
-//! part of the network fails, no I/O does, neither of a host nor of a guest.
+//! Two chassis: four hosts with two rails each, a switch for each rail, and a link between the switches. Whatever
+//! single part of the network fails, no I/O does, neither of a host nor of a guest.
 //!
 //! ```text
 //!   a b c d   rail 0 ── s1 ─┐          (a's by a detour, which delays)

@@ -137,7 +137,8 @@ fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
     }
 }
 
-/// The whole lender is killed after its disk has told its card of a flush that failed, and before anybody has kept that.
+/// The whole lender is killed after its disk has told its card of a flush that failed, and before anybody has kept
+/// that.
 #[test]
 fn t2_what_only_a_card_was_told_is_known_to_the_next_life() {
     let mut scene = Scene::new();

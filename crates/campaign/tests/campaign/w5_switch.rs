@@ -241,7 +241,8 @@ fn x_what_is_forged_or_no_frame_is_dropped_counted_and_said_once() {
     assert_eq!(said, 1, "once for each reason:\n{log}");
 }
 
-/// A copy of a node's state folder, behind another port, has the prefix of the first: nothing that it says is passed on.
+/// A copy of a node's state folder, behind another port, has the prefix of the first: nothing that it says is passed
+/// on.
 #[test]
 fn x_of_two_nodes_with_one_prefix_the_one_at_its_port_is_heard() {
     let _place = gate::waits();

@@ -1,5 +1,5 @@
-//! W6: whoever has partitions of a switch moves ports between them under I/O, and no frame is lost; what was answered is
-//! there after a kill; who is overtaken, or nobody, changes nothing.
+//! W6: whoever has partitions of a switch moves ports between them under I/O, and no frame is lost; what was answered
+//! is there after a kill; who is overtaken, or nobody, changes nothing.
 
 use crate::events;
 use crate::switches::{at, id, keep_rails, port, start, switch_command};
@@ -224,8 +224,8 @@ fn x_who_is_overtaken_or_nobody_moves_no_port() {
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
 }
 
-/// Nobody is behind a port until somebody who may has said so; it is so after a kill, and may be said anew when the peer
-/// moves, under I/O.
+/// Nobody is behind a port until somebody who may has said so; it is so after a kill, and may be said anew when the
+/// peer moves, under I/O.
 #[test]
 fn w6_who_is_behind_a_port_is_told() {
     let _place = gate::waits();

@@ -400,8 +400,8 @@ fn w3_a_notice_to_all_is_heard_by_those_who_have_the_key() {
     assert_eq!(count(other, "other", "notices_heard"), 0);
 }
 
-/// A lender is where no line says that it is, and knows nobody: a borrower that runs hears of it and calls it there, and so
-/// does its next card.
+/// A lender is where no line says that it is, and knows nobody: a borrower that runs hears of it and calls it there,
+/// and so does its next card.
 #[test]
 fn w9_a_borrower_calls_its_lender_where_that_says_it_is() {
     let _place = gate::waits();

@@ -1,9 +1,9 @@
 //! A switch: takes frames at its ports and says, by their header alone, where they leave.
 //!
-//! It is what lies between bridges in a PCI Express switch (PCIe 6.0 §1.3.3): each port has base and limit over prefixes
-//! of destinations. It keeps no state of connections, has no keys for what it forwards, and changes of a frame the byte
-//! `route` only. What it remembers of a port is when that was heard last, which decides between two ports that lead to
-//! the same range; a switch that is started anew knows nothing and forwards at once.
+//! It is what lies between bridges in a PCI Express switch (PCIe 6.0 §1.3.3): each port has base and limit over
+//! prefixes of destinations. It keeps no state of connections, has no keys for what it forwards, and changes of a frame
+//! the byte `route` only. What it remembers of a port is when that was heard last, which decides between two ports that
+//! lead to the same range; a switch that is started anew knows nothing and forwards at once.
 //!
 //! For each frame, in this order, whatever it is dropped for being counted at the port where it came:
 //!

@@ -2,8 +2,8 @@
 //!
 //! A partition has an owner and an epoch. Nodes that its configuration lets in take it, each time with a greater epoch;
 //! whoever has it moves ports into it and out of it, and has to name the epoch by which it has it. So one that was
-//! overtaken, and does not know it yet, changes nothing. What a change comes to is made whole first ([`Change`]), so that
-//! it can be kept before it is applied. Ranges, queues and counters of ports stay what they are.
+//! overtaken, and does not know it yet, changes nothing. What a change comes to is made whole first ([`Change`]), so
+//! that it can be kept before it is applied. Ranges, queues and counters of ports stay what they are.
 
 use core::fmt;
 use std::collections::BTreeMap;

@@ -60,8 +60,8 @@ impl Agent {
         self.tell_of(loan, ToLoan::Entry(entry));
     }
 
-    /// How far the card was with the entry of a loan when it was last heard of; `None`: it has none, or no card has said
-    /// so yet.
+    /// How far the card was with the entry of a loan when it was last heard of; `None`: it has none, or no card has
+    /// said so yet.
     pub fn applied(&self, loan: usize) -> Option<Applied> {
         self.entries.known.get(&loan).map(|known| known.applied)
     }

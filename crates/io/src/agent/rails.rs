@@ -100,8 +100,8 @@ impl Agent {
         self.doubted.say(|others| Event::RailDoubted { rail, peer, cause, others }.say());
     }
 
-    /// Nodes say that they are at these addresses today, by rail: those that this one borrows from are called there, too,
-    /// when they do not answer where they were, for as long as that is said.
+    /// Nodes say that they are at these addresses today, by rail: those that this one borrows from are called there,
+    /// too, when they do not answer where they were, for as long as that is said.
     pub fn hear_of(&mut self, at: impl FnMut(NodeId) -> Option<[Option<Address>; MAX_RAILS]>) {
         let lenders: BTreeSet<NodeId> = self.spec.loans.iter().filter_map(LoanSpec::lender).collect();
         let news = self.lenders_at.follow(&lenders, at);

@@ -7,7 +7,8 @@
 //! that bears a later time was written by somebody else.
 //!
 //! Linux tells an error of writing back once. Where the whole node was killed when a flush had been told, and nobody
-//! had kept that, the next life's flush would succeed: so a card notes each flush before it begins, and what it came to.
+//! had kept that, the next life's flush would succeed: so a card notes each flush before it begins, and what it came
+//! to.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};

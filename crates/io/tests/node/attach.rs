@@ -21,8 +21,8 @@ pub(crate) fn a_card_takes_a_loan_and_forgets_what_was_before() {
     let (mut agent, path) = start("takes");
     agent.attach(0, loan(&agent, &path, 1)).unwrap();
     expect_taken(&mut agent);
-    // Nobody is there to whom it could be given back, so the card says at once that it is. That waits in its socket, and
-    // then it is told not to wait for the lender either.
+    // Nobody is there to whom it could be given back, so the card says at once that it is. That waits in its socket,
+    // and then it is told not to wait for the lender either.
     agent.detach(0);
     wait(&agent, None);
     agent.abandon(0);

@@ -135,8 +135,8 @@ pub struct Rebuilt {
 }
 
 /// Begins the state of a fabric anew from its authority, where the log is lost: the next manager learns from nodes and
-/// their tables what there is. The administrator's credentials beside the configuration are good again, or there are new
-/// ones.
+/// their tables what there is. The administrator's credentials beside the configuration are good again, or there are
+/// new ones.
 ///
 /// # Errors
 /// See [`InitError`].

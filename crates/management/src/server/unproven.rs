@@ -1,5 +1,5 @@
-//! Connections at `/v1/agent` of which nobody knows yet whether a node is behind them: so many at once, and so many from
-//! one source, that strangers keep no node out.
+//! Connections at `/v1/agent` of which nobody knows yet whether a node is behind them: so many at once, and so many
+//! from one source, that strangers keep no node out.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -52,7 +52,8 @@ pub fn restore(dir: &Path, fabric: FabricId, file: &Path) -> Result<Option<PathB
     Ok(moved)
 }
 
-/// Begins the log of a fabric anew, with this entry, in place of files that are lost or of no use, which are moved as of
+/// Begins the log of a fabric anew, with this entry, in place of files that are lost or of no use, which are moved as
+/// of
 /// [`restore`]. The next manager begins by listening: nodes show by their certificates that they belong to the fabric,
 /// and lenders say who has their functions. Returns where the old files are, if there were any.
 ///

@@ -185,7 +185,8 @@ impl Manager {
         }
     }
 
-    /// There is another borrower, which lenders may have named that were not understood without it: they are asked again.
+    /// There is another borrower, which lenders may have named that were not understood without it: they are asked
+    /// again.
     pub(super) fn ask_unheard(&mut self) {
         let state = &self.state;
         let unheard =

@@ -120,8 +120,8 @@ impl<'m> Card<'m> {
         }
     }
 
-    /// This node's table has this entry of what a loan lends from now on: [`CardEvent::Applied`] says how far it is. The
-    /// other loans notice nothing of it. A loan that lends nothing has no entry.
+    /// This node's table has this entry of what a loan lends from now on: [`CardEvent::Applied`] says how far it is.
+    /// The other loans notice nothing of it. A loan that lends nothing has no entry.
     pub fn set_entry(&mut self, now: Instant, loan: usize, entry: Entry) {
         if let Some(LoanRole::Lend(lent)) = self.config.loans.get_mut(loan).map(|loan| &mut loan.role) {
             lent.entry = Some(entry);
@@ -129,8 +129,8 @@ impl<'m> Card<'m> {
         }
     }
 
-    /// What this node knows of its fabric from now on, if it belongs to one. A node that was removed from it is heard no
-    /// more, so that what it has ends as if it had gone away; what is with the others goes on.
+    /// What this node knows of its fabric from now on, if it belongs to one. A node that was removed from it is heard
+    /// no more, so that what it has ends as if it had gone away; what is with the others goes on.
     pub fn set_members(&mut self, now: Instant, members: Option<Members>) {
         let members = members.map(Rc::new);
         self.lobby.set_members(members.clone());

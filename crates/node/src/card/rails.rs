@@ -84,8 +84,8 @@ impl Card<'_> {
         }
     }
 
-    /// Somebody says that a node is at these addresses today, by rail: it is called there as well. Nothing proves it but
-    /// its answer.
+    /// Somebody says that a node is at these addresses today, by rail: it is called there as well. Nothing proves it
+    /// but its answer.
     pub fn hear_of(&mut self, node: NodeId, addresses: [Option<Address>; MAX_RAILS]) {
         self.peers.hear_of(node, addresses);
     }

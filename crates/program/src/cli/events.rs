@@ -45,8 +45,8 @@ fn line(event: &Record, format: Output) -> String {
     }
 }
 
-/// Tells when a signal has come, or, where something `prints`, nobody is there any more to read that. A thread waits for
-/// it, until the process ends.
+/// Tells when a signal has come, or, where something `prints`, nobody is there any more to read that. A thread waits
+/// for it, until the process ends.
 pub(crate) fn over(signals: Signals, prints: bool) -> io::Result<oneshot::Receiver<()>> {
     let (sender, over) = oneshot::channel();
     let wait = move || {

@@ -95,8 +95,8 @@ pub(super) fn run(args: &JoinArgs) -> Result<(), Failure> {
     print(&format!("{} ({id}) belongs to fabric {fabric}, with domains {base}/{len}\n", membership.name))
 }
 
-/// Has the node of a folder join the fabric of the token, under that name. Repeated after it was interrupted, it is done
-/// once.
+/// Has the node of a folder join the fabric of the token, under that name. Repeated after it was interrupted, it is
+/// done once.
 pub(crate) fn join(state: &mut StateDir, token: &JoinToken, name: &NodeName) -> Result<Membership, Failure> {
     let called: Name = name.as_str().parse().map_err(Failure::usage)?;
     let pair = state.identity().clone();

@@ -72,7 +72,8 @@ pub(super) fn run(args: &CtlArgs) -> Result<(), Failure> {
     }
 }
 
-/// The least epoch by which all of these can be taken now. Whoever takes one of them meanwhile is not overtaken by that.
+/// The least epoch by which all of these can be taken now. Whoever takes one of them meanwhile is not overtaken by
+/// that.
 fn next_epoch(url: &SwitchUrl, own: (&NodeKey, &Path), names: &[String]) -> Result<u64, Failure> {
     let all = ask(url, own, &Order::Show {})?.into_iter();
     let present = all.filter(|it| names.contains(&it.name)).map(|it| it.epoch).max();

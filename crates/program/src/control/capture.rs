@@ -1,8 +1,8 @@
 //! How captured frames go over the control socket: an endless answer to `POST /capture`, in items.
 //!
-//! An item is a length (4 bytes, little endian, of what follows it), a kind (1 byte) and the rest: the [`Head`] as JSON,
-//! which comes first; a frame; or the [counts](LinkCount) so far as JSON, by link, whenever they have changed. Who does
-//! not read has the ring run full, where the card drops and counts.
+//! An item is a length (4 bytes, little endian, of what follows it), a kind (1 byte) and the rest: the [`Head`] as
+//! JSON, which comes first; a frame; or the [counts](LinkCount) so far as JSON, by link, whenever they have changed.
+//! Who does not read has the ring run full, where the card drops and counts.
 
 use io::capture::{Captured, LINKS, LinkCount, Reader};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! `causeway switch`: forwards until SIGTERM.
 //!
-//! It has a key and an id as a node has, and a control socket under its name. Nothing that it forwards needs the key: it
-//! is for a channel of its own, over which it can be told of its ports.
+//! It has a key and an id as a node has, and a control socket under its name. Nothing that it forwards needs the key:
+//! it is for a channel of its own, over which it can be told of its ports.
 
 mod announcement;
 mod control;

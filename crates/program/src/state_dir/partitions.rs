@@ -1,5 +1,5 @@
-//! Who has which partition of a switch, and which ports are in it: the file `partitions`, there from the first time that
-//! one is taken.
+//! Who has which partition of a switch, and which ports are in it: the file `partitions`, there from the first time
+//! that one is taken.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -74,8 +74,8 @@ pub struct PeerGateway {
     pub rail: String,
     /// The port of the switch.
     pub address: String,
-    /// `heard`: it says that it is there; `silent`: it said so, and nothing comes from there any more; `unknown`: it has
-    /// never said so, or does not any more and passes frames on.
+    /// `heard`: it says that it is there; `silent`: it said so, and nothing comes from there any more; `unknown`: it
+    /// has never said so, or does not any more and passes frames on.
     pub state: String,
     /// Its id; `null`: it has never said who it is.
     pub node: Option<String>,

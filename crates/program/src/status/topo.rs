@@ -1,7 +1,7 @@
 //! What one node knows of the fabric: the document of `topo -o json`, and the same for people and for Graphviz.
 //!
-//! Of nodes that it has loans with it knows how each rail is doing; of others what they say of themselves. A switch says
-//! who it is to those behind its ports alone; others are known by the addresses that nodes send to.
+//! Of nodes that it has loans with it knows how each rail is doing; of others what they say of themselves. A switch
+//! says who it is to those behind its ports alone; others are known by the addresses that nodes send to.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -71,8 +71,8 @@ pub struct TopoSwitch {
     pub id: Option<String>,
     /// Its name, if it has said it.
     pub name: String,
-    /// `heard`: it says that it is there; `silent`: it said so to the node that was asked, to which nothing comes from it
-    /// any more; `unknown`: it does not say who it is.
+    /// `heard`: it says that it is there; `silent`: it said so to the node that was asked, to which nothing comes from
+    /// it any more; `unknown`: it does not say who it is.
     pub state: String,
     /// How long ago it said so; `null`: it has not.
     pub heard_s: Option<f64>,
@@ -229,8 +229,8 @@ fn link_of(own: &str, rail: &Rail) -> TopoLink {
     }
 }
 
-/// Addresses that one switch says are its own are of that one; or has said, of one that rails of the node that was asked
-/// lead to.
+/// Addresses that one switch says are its own are of that one; or has said, of one that rails of the node that was
+/// asked lead to.
 fn switches(nodes: &[TopoNode], links: &[TopoLink], peers: &Peers) -> Vec<TopoSwitch> {
     let who = |address: &str| {
         let has = |ports: &[String]| ports.iter().any(|it| it == address);

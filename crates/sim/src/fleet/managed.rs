@@ -1,9 +1,9 @@
-//! A fleet whose functions are given and taken: tables of lenders say whose each is, and somebody changes them at random
-//! while everything else goes wrong.
+//! A fleet whose functions are given and taken: tables of lenders say whose each is, and somebody changes them at
+//! random while everything else goes wrong.
 //!
-//! Whoever decides tells lender and borrower in any order and at any time. A function is given to a node, is to be given
-//! back, or is taken by force; now and then it is promised to the next one before the last has let go. Some ask for what
-//! is not theirs: by a line, by the entry of another, or by one that is over.
+//! Whoever decides tells lender and borrower in any order and at any time. A function is given to a node, is to be
+//! given back, or is taken by force; now and then it is promised to the next one before the last has let go. Some ask
+//! for what is not theirs: by a line, by the entry of another, or by one that is over.
 
 use base::ids::LoanGeneration;
 use link::State;

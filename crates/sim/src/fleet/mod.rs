@@ -81,8 +81,8 @@ pub struct Fleet {
     pub passed_on: u64,
     /// Times that a node got other rails while it ran.
     pub rails: u64,
-    /// Of a managed fleet: entries that lenders were told, functions that were taken by force, that came to be nobody's,
-    /// that were promised to the next one too early, and nodes that asked for what was not theirs.
+    /// Of a managed fleet: entries that lenders were told, functions that were taken by force, that came to be
+    /// nobody's, that were promised to the next one too early, and nodes that asked for what was not theirs.
     pub entries: u64,
     /// See [`Fleet::entries`].
     pub forced: u64,

@@ -26,8 +26,8 @@ while True:
 print("rate", count / (time.monotonic() - began), flush=True)
 "#;
 
-/// Sends for so many seconds. BBR, which some systems have as a default, gives way where a queue is much longer than the
-/// way: what is meant is the TCP that fills it.
+/// Sends for so many seconds. BBR, which some systems have as a default, gives way where a queue is much longer than
+/// the way: what is meant is the TCP that fills it.
 const GIVER: &str = r#"
 import socket, sys, time
 c = socket.create_connection((sys.argv[1], 7501))

@@ -25,7 +25,8 @@ const SAMPLES: usize = 500;
 /// The receiver sleeps by then.
 const ASLEEP: Duration = Duration::from_micros(500);
 
-/// What each step was seen to take, in microseconds, without the slowest hundredth: then this machine did something else.
+/// What each step was seen to take, in microseconds, without the slowest hundredth: then this machine did something
+/// else.
 struct Costs {
     tell: Vec<f64>,
     send: Vec<f64>,

@@ -1,5 +1,5 @@
-//! What a switch forwards, beside a loop that does nothing but copy from one socket to the other, on sockets of the same
-//! kind: the system's calls are what both are made of.
+//! What a switch forwards, beside a loop that does nothing but copy from one socket to the other, on sockets of the
+//! same kind: the system's calls are what both are made of.
 //!
 //! One thread sends and receives at both ends; the switch, or the loop, has another processor.
 

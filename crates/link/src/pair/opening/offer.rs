@@ -12,7 +12,8 @@
 //!
 //! Of a function that a manager gives and takes, an [`Entry`] of the lender's table says whose it is:
 //!
-//! 5. Only the node of the entry opens it, by the entry's generation, in its domain and slot. It proves nothing more than
+//! 5. Only the node of the entry opens it, by the entry's generation, in its domain and slot. It proves nothing more
+//!    than
 //!    who it is; no line opens it.
 //! 6. Whose it is not by the entry keeps the stream that it has, if that flows, until it gives the function back, was
 //!    silent for the hold time, or the entry forces it out. Nobody else gets a stream before. Without a stream it has

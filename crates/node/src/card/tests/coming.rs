@@ -181,8 +181,8 @@ fn with_a_silent_lender<'m>(
     (borrows, memory, ends)
 }
 
-/// It ends at once, by what is said of it what was answered is lost, and the other one goes on in its stream. Its lender
-/// gives the function to the same node again.
+/// It ends at once, by what is said of it what was answered is lost, and the other one goes on in its stream. Its
+/// lender gives the function to the same node again.
 #[test]
 fn a_loan_without_its_lender_ends_beside_one_that_is_used() {
     let (arena, mut now) = (Arena::default(), Instant::ZERO);

@@ -92,8 +92,8 @@ pub enum ManagerCommand {
     Backup(BackupArgs),
     /// Put a backup in place of the files of a manager that does not run, which are kept beside it
     Restore(RestoreArgs),
-    /// Begin the state of a fabric anew, where the manager's log is lost: nodes show that they belong to it, and lenders
-    /// say who has their functions. What is there is kept beside it
+    /// Begin the state of a fabric anew, where the manager's log is lost: nodes show that they belong to it, and
+    /// lenders say who has their functions. What is there is kept beside it
     Rebuild {
         /// The manager's configuration file
         #[arg(long, value_name = "M.toml")]
@@ -399,7 +399,8 @@ pub enum JoinTokenCommand {
         /// Which groups its node may enter [default: 1]
         #[arg(long, value_name = "N,N...", value_delimiter = ',', value_parser = values::group)]
         groups: Option<Vec<Group>>,
-        /// How many domains its node gets, a power of two: one for itself and one for each virtual machine [default: 64]
+        /// How many domains its node gets, a power of two: one for itself and one for each virtual machine [default:
+        /// 64]
         #[arg(long, value_name = "N", value_parser = domains)]
         domains: Option<u32>,
         /// As whom to ask.

@@ -2,8 +2,8 @@ use super::*;
 use crate::status::tests::example;
 use crate::status::{Loan, PeerFunction, PeerGateway, PeerRail};
 
-/// `desk` borrows of `store` over two rails, one by a switch; `other` is heard behind the same switch, and has something
-/// of `store`, too.
+/// `desk` borrows of `store` over two rails, one by a switch; `other` is heard behind the same switch, and has
+/// something of `store`, too.
 fn topo() -> Topo {
     let mut status = example();
     (status.node.name, status.node.id) = ("desk".to_owned(), "desk-id".to_owned());
