@@ -196,7 +196,10 @@ impl<'a> Judge<'a> {
         match (decided, said) {
             (None, None) => {}
             (decided, Some(said)) if decided.is_none_or(|decided| decided.id < said.id) => {
-                self.verdict.news.push(News::LimitsAdopted { number, limited: said });
+                // Who was heard knows what was decided. What it claims beyond that leaves it pending.
+                if decided.is_none() || self.may_know_better() {
+                    self.verdict.news.push(News::LimitsAdopted { number, limited: said });
+                }
             }
             (Some(decided), said) if said == Some(decided) || canary::is_off(Rule::CheckLimits) => {
                 if known.is_some_and(|known| !known.is_limited()) {
@@ -346,8 +349,12 @@ impl<'a> Judge<'a> {
     /// Whether a lender may know better than this manager who has its function: where a manager was restored or made
     /// anew, until the lender was heard. Else only what is so already: nobody takes a slot by saying that it is theirs.
     fn may_claim(&self, known: Option<&Function>, of: Assignment) -> bool {
+        self.may_know_better() || known.is_some_and(|it| it.loan.occupied() == Some(of))
+    }
+
+    fn may_know_better(&self) -> bool {
         let is_closed = self.state.restore().is_some_and(|restore| restore.is_closed);
-        is_closed || !self.state.is_heard(self.node) || known.is_some_and(|it| it.loan.occupied() == Some(of))
+        is_closed || !self.state.is_heard(self.node)
     }
 
     fn has_room(&self, known: Option<&Function>, place: Place) -> bool {

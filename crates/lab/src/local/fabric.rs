@@ -2,6 +2,7 @@
 //! would.
 
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -127,7 +128,8 @@ impl<'a> Fabric<'a> {
     /// What a command of the administrator prints.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Result<String, Failure> {
         let mut command = self.command(arguments)?;
-        let output = command.stdin(Stdio::null()).output();
+        // A signal of the terminal is for the demo, which ends what it has begun.
+        let output = command.process_group(0).stdin(Stdio::null()).output();
         let output = output.map_err(|error| Failure::io("cannot run a command of the program", &error))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         match output.status.success() {

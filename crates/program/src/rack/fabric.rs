@@ -117,7 +117,11 @@ impl Fabric {
         let kept = self.folder.join(format!("{name}.join"));
         let earlier = fs::read_to_string(&kept).ok().and_then(|text| text.trim().parse::<JoinToken>().ok());
         let joined = match earlier.map(|token| join(&mut state, &token, name)) {
-            Some(Err(failure)) if failure.exit() != Exit::Refused => return Err(failed(failure)),
+            Some(Err(failure)) if failure.exit() != Exit::Refused => {
+                let what =
+                    format!("{} (the token of an earlier start is in {})", failure.message(), kept.display());
+                return Err(failed(Failure::new(failure.exit(), what)));
+            }
             Some(Ok(membership)) => membership,
             // That token is of no use any more, or there is none.
             _ => {

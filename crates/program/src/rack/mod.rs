@@ -126,7 +126,9 @@ fn serve(
         serving.wait_for(lines, |event| matches!(event, Event::Lends { .. }))?;
     }
     info!(nodes = rack.nodes.len(), "the rack is up");
-    while serving.processes.iter().any(|process| !process.has_ended()) {
+    // The manager, which comes first, ends with the nodes.
+    let first = usize::from(fabric.is_some());
+    while serving.processes.iter().skip(first).any(|process| !process.has_ended()) {
         if let Some(event) = serving.next()? {
             serving.act(event)?;
         }

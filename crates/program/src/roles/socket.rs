@@ -138,13 +138,18 @@ pub(super) fn check_client(path: &Path) -> Result<(), Failure> {
         Ok(found) if !found.file_type().is_socket() => Err(Failure::refused(format!(
             "{shown} exists and is no socket: name the one that QEMU makes by `-qmp unix:{shown},server=on,wait=off`"
         ))),
-        Err(_) if !path.parent().is_none_or(|folder| folder.as_os_str().is_empty() || folder.is_dir()) => {
-            Err(Failure::refused(format!(
-                "there is no folder for the QMP socket {shown}: QEMU makes it there"
-            )))
-        }
         _ => Ok(()),
     }
+}
+
+/// Whether there is a folder for a socket that somebody typed. What makes one that a file names may come later.
+pub(super) fn check_folder(path: &Path) -> Result<(), Failure> {
+    let is_there = |folder: &Path| folder.as_os_str().is_empty() || folder.is_dir();
+    if path.parent().is_none_or(is_there) {
+        return Ok(());
+    }
+    let shown = path.display();
+    Err(Failure::refused(format!("there is no folder for the QMP socket {shown}: QEMU makes it there")))
 }
 
 fn clear_socket(path: &Path) -> Result<(), Failure> {

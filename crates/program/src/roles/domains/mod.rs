@@ -217,13 +217,25 @@ impl Domains {
         block: DomainBlock,
         state: &StateDir,
     ) -> Result<(Self, Vec<LoanSpec>), Failure> {
+        for qmp in domains.iter().filter_map(|domain| domain.qmp.as_deref()) {
+            socket::check_client(qmp)?;
+            socket::check_folder(qmp)?;
+        }
         for domain in domains {
             for slot in &domain.slots {
                 let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
-                let decided = state.attachment(&name)?.filter(|decided| decided.attached != Attached::Preset);
-                if let Some(Attachment { generation, .. }) = decided {
-                    let attached = Attached::Preset;
-                    state.set_attachment(&name, &Attachment { generation: generation + 1, attached })?;
+                match state.attachment(&name)? {
+                    None | Some(Attachment { attached: Attached::Preset, .. }) => {}
+                    Some(Attachment { attached: Attached::Assigned(_), .. }) => {
+                        return Err(Failure::refused(format!(
+                            "what is in {name} is the manager's to say: have it taken back (`causeway unassign`), or \
+                             choose another --name"
+                        )));
+                    }
+                    Some(Attachment { generation, .. }) => {
+                        let attached = Attached::Preset;
+                        state.set_attachment(&name, &Attachment { generation: generation + 1, attached })?;
+                    }
                 }
             }
         }
