@@ -111,8 +111,6 @@ pub(crate) enum ToLoan {
     Entry(Entry),
     /// Give back what it has borrowed.
     GiveBack,
-    /// End it without its lender, who does not answer.
-    Forget,
     /// A virtual machine takes a function out, or puts it in: whether it answers.
     Present(bool),
     /// Of the client of its slot.
@@ -290,12 +288,12 @@ impl Message for ToCard {
     }
 
     /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation,
-    /// limit, entry, return, end without its lender and presence, one for each peer's memory, one for each rail, eight
-    /// for each drive, of which the last says all, the one to renew keys, and the one to shut down. Of a slot it is one
-    /// message of each kind, and that only when the card has asked for it or another client has come. Of captures it is
-    /// one for each place. To a successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in
-    /// a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and
-    /// behind either one message that these were all.
+    /// limit, entry, return and presence, one for each peer's memory, one for each rail, eight for each drive, of which
+    /// the last says all, the one to renew keys, and the one to shut down. Of a slot it is one message of each kind, and
+    /// that only when the card has asked for it or another client has come. Of captures it is one for each place. To a
+    /// successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in a message, and all parked
+    /// connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and behind either one message
+    /// that these were all.
     fn supersedes(&self, earlier: &Self) -> bool {
         match (self, earlier) {
             (Self::Loan(loan, what), Self::Loan(of, before)) => {
@@ -570,7 +568,6 @@ mod tests {
             ToLoan::Incarnation(Incarnation(1)),
             ToLoan::Entry(ENTRY),
             ToLoan::GiveBack,
-            ToLoan::Forget,
             ToLoan::Present(true),
             ToLoan::Slot(ToSlot::Descriptors { ids: vec![0] }),
             ToLoan::Slot(ToSlot::Descriptors { ids: vec![1] }),

@@ -157,9 +157,11 @@ pub struct Function {
 pub struct Limits {
     /// I/O commands, 1 at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub iops: Option<u64>,
     /// Bytes that these move, 1 at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub bytes_per_s: Option<u64>,
 }
 

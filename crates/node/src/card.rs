@@ -685,17 +685,6 @@ impl<'m> Card<'m> {
         self.close_failed(loan);
     }
 
-    /// Ends what one loan has borrowed without its lender, who does not answer and keeps the function for this node:
-    /// [`CardEvent::Closed`] follows at once. The other loans notice nothing of it.
-    pub fn forget(&mut self, now: Instant, loan: usize) {
-        self.step_one(now, loan, |card| {
-            let peer = card.peer_of(loan).filter(|peer| !card.peers[*peer].has_failed());
-            let channel = peer.and_then(|peer| card.peers.get_mut(peer)).map(|peer| &mut peer.channel);
-            card.loans[loan].forget(now, channel);
-        });
-        self.close_failed(loan);
-    }
-
     /// Nobody can give back what a failed loan has borrowed: its lender keeps it for this node. One without room has
     /// nothing.
     fn close_failed(&mut self, loan: usize) {

@@ -479,10 +479,6 @@ impl<'m> Driver<'m> {
                 self.slots.end(loan, &mut self.card, self.now);
                 self.card.give_back(self.now, loan);
             }
-            ToLoan::Forget => {
-                self.slots.end(loan, &mut self.card, self.now);
-                self.card.forget(self.now, loan);
-            }
             ToLoan::Present(is_present) => self.card.slot_set_present(self.now, loan, is_present),
             ToLoan::Slot(what) => self.hear_of_slot(loan, what, enclosed)?,
         }

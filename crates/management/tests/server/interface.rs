@@ -288,7 +288,7 @@ async fn the_interface_describes_itself() {
     for path in ["/v1", "/v1/functions/{node}/{function}/assignment", "/v1/join", "/v1/events", "/healthz"] {
         assert!(paths.contains_key(path), "{path}");
     }
-    assert_eq!(paths.len(), 23);
+    assert_eq!(paths.len(), 24);
     let schemas = document["components"]["schemas"].as_object().unwrap();
     for schema in ["Problem", "Node", "Page_Node", "Assign", "Event"] {
         assert!(schemas.contains_key(schema), "{schema}: {:?}", schemas.keys());

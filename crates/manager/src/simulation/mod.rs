@@ -55,8 +55,9 @@ fn no_odd_seed_finds_anything() {
     run_seeds(1);
 }
 
-/// Each rule, and in how many seeds at most its absence is noticed.
-const CANARIES: [(Rule, u64); 24] = [
+/// Each rule, and in how many seeds at most its absence is noticed. That of `ClaimsAfterRestore` is noticed by a test of
+/// its own, `a_lender_that_claims_to_know_better_is_not_believed`: no seed tried has come to such a lie.
+const CANARIES: [(Rule, u64); 23] = [
     (Rule::TellDurable, 200),
     (Rule::AnswerDurable, 200),
     (Rule::RememberRequests, 400),
@@ -66,7 +67,6 @@ const CANARIES: [(Rule, u64); 24] = [
     (Rule::HearPromised, 400),
     (Rule::HearFirst, 400),
     (Rule::AdoptGreater, 200),
-    (Rule::ClaimsAfterRestore, 400),
     (Rule::CheckApplied, 200),
     (Rule::TellAgain, 200),
     (Rule::OneFunctionASlot, 200),

@@ -1,34 +1,15 @@
 //! What was asked of a card, and is asked of its successors too, since it may have died before it heard of it.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::{Effect, Output};
-
-/// How a loan ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Return {
-    /// Its lender takes it back.
-    InOrder,
-    /// Nobody waits for its lender.
-    Forgotten,
-}
-
-impl Return {
-    fn tell(self, loan: usize) -> Effect {
-        match self {
-            Self::InOrder => Effect::TellReturn { loan },
-            Self::Forgotten => Effect::TellForget { loan },
-        }
-    }
-}
 
 #[derive(Default)]
 pub(super) struct Standing {
     /// The node ends: everything is to be given back.
     pub(super) is_ending: bool,
     /// Loans that are being given back while the node goes on.
-    returning: BTreeMap<usize, Return>,
+    returning: BTreeSet<usize>,
     /// Slots of which the function is not there for the machine that has them.
     absent: BTreeSet<usize>,
 }
@@ -40,7 +21,7 @@ impl Standing {
             out.effect(Effect::TellEnd);
         }
         self.absent.iter().for_each(|&loan| out.effect(Effect::TellPresence { loan, is_present: false }));
-        self.returning.iter().for_each(|(&loan, how)| out.effect(how.tell(loan)));
+        self.returning.iter().for_each(|&loan| out.effect(Effect::TellReturn { loan }));
     }
 
     pub(super) fn handle_shut_down(&mut self, out: &mut Output) {
@@ -49,14 +30,8 @@ impl Standing {
     }
 
     pub(super) fn handle_detach(&mut self, loan: usize, out: &mut Output) {
-        if let Entry::Vacant(place) = self.returning.entry(loan) {
-            out.effect(place.insert(Return::InOrder).tell(loan));
-        }
-    }
-
-    pub(super) fn handle_abandoned(&mut self, loan: usize, out: &mut Output) {
-        if self.returning.insert(loan, Return::Forgotten) != Some(Return::Forgotten) {
-            out.effect(Return::Forgotten.tell(loan));
+        if self.returning.insert(loan) {
+            out.effect(Effect::TellReturn { loan });
         }
     }
 
@@ -76,7 +51,7 @@ impl Standing {
 
     pub(super) fn handle_given_back(&mut self, loan: usize, out: &mut Output) {
         self.absent.remove(&loan);
-        if self.returning.remove(&loan).is_some() {
+        if self.returning.remove(&loan) {
             out.effect(Effect::Vacate { loan });
         }
     }

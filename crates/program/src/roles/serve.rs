@@ -140,9 +140,10 @@ impl Node {
                 }
                 self.note_leaving(event, observer);
             }
-            self.domains.turn(&mut self.agent, &self.state);
+            let turned = self.domains.turn(&mut self.agent, &self.state);
+            turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
             self.turn_managed();
-            self.follow_leaving();
+            self.follow_leaving(observer);
             self.turn_discovery();
             if self.hangups.as_mut().is_some_and(Hangups::take) {
                 // What came of it is said as events.

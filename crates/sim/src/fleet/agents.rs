@@ -48,10 +48,6 @@ impl World<'_> {
                 self.act(node, |card, now| card.give_back(now, loan));
                 return;
             }
-            Effect::TellForget { loan } => {
-                self.act(node, |card, now| card.forget(now, loan));
-                return;
-            }
             Effect::TellLoan { loan } => return self.tell_loan(node, loan),
             Effect::Vacate { loan } => return self.vacate(node, loan),
             Effect::RaiseIncarnation { loan, seen } => {

@@ -177,16 +177,6 @@ impl<'m> Claim<'m> {
         }
     }
 
-    /// Nobody waits for the lender any more, who keeps the function for this node: what flows in the stream is over,
-    /// and [`ClaimEvent::Closed`] follows without his answer. What he says of the stream later finds none.
-    pub fn forget(&mut self, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
-        match channel.filter(|channel| self.is_of(channel)) {
-            Some(channel) => channel.release(StreamId(self.cells.stream.get()), stream),
-            None => stream.clear(),
-        }
-        self.end();
-    }
-
     /// Part of every step: asks again what was not answered, and begins anew where the channel has.
     pub fn advance(&mut self, now: Instant, channel: &mut Channel<'m>, stream: &mut Stream<'m>) {
         if !matches!(self.state(), ClaimState::Asking | ClaimState::Open | ClaimState::Closing)
