@@ -180,13 +180,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("file"), "").unwrap();
-        let why = |name: &str| check_client(&at(name)).map_err(|failure| failure.message().to_owned());
+        let both = |path: &Path| check_client(path).and_then(|()| check_folder(path));
+        let why = |name: &str| both(&at(name)).map_err(|failure| failure.message().to_owned());
+        assert!(check_client(&at("nowhere/qmp")).is_ok(), "what a file names may come later");
         assert!(why("file").unwrap_err().contains("is no socket"));
         assert!(why("nowhere/qmp").unwrap_err().contains("no folder"));
         assert_eq!(why("later"), Ok(()), "its machine may come later");
         let _listener = UnixListener::bind(at("qmp")).unwrap();
         assert_eq!(why("qmp"), Ok(()));
-        assert!(check_client(Path::new("qmp")).is_ok(), "in the folder that this runs in");
+        assert!(both(Path::new("qmp")).is_ok(), "in the folder that this runs in");
     }
 
     #[test]

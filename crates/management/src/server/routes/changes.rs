@@ -198,6 +198,9 @@ pub(super) async fn set_limits(
 ) -> Answered {
     let limit = |key: &str, said: Option<u64>| match said.map(NonZeroU64::new) {
         None => Ok(None),
+        Some(Some(limit)) if i64::try_from(limit.get()).is_err() => {
+            Err(Failure::malformed(format!("`{key}` is at most {}", i64::MAX)))
+        }
         Some(Some(limit)) => Ok(Some(limit)),
         Some(None) => Err(Failure::malformed(format!(
             "a limit of 0 for `{key}` would stop the function: leave it out for none, or unassign the function"
