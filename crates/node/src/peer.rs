@@ -5,6 +5,7 @@ mod callers;
 
 use core::cell::Cell as StdCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, RailId, StreamId};
 use base::ledger::Journal;
@@ -12,7 +13,7 @@ use base::times::HOLD;
 use base::{Instant, Rule};
 use link::frame::{Header, Kind, MAX_FRAME};
 use link::pair::{COPIES, Channel, ChannelConfig, Course, Heard, MAX_STREAMS, Streams};
-use link::{CallName, FrameBuffer, PathConfig, PathId, PublicKey, Sink, Stream, Transmit};
+use link::{CallName, FrameBuffer, Members, PathConfig, PathId, PublicKey, Sink, Stream, Transmit};
 
 use self::addresses::Addresses;
 use self::callers::Callers;
@@ -199,6 +200,12 @@ impl<'m> Peer<'m> {
     /// Whom the channel is with may be somewhere else now, or be known on other paths.
     fn tell_found(&mut self) {
         self.channel.set_found(self.cells.addresses().map(|(path, _)| path));
+    }
+
+    /// What this node knows of its fabric from now on.
+    pub(crate) fn believe(&mut self, members: Option<Rc<Members>>) {
+        self.is_cut_off = members.as_ref().is_some_and(|members| members.is_revoked(self.node()));
+        self.channel.set_members(members);
     }
 
     /// Somebody says that it is here, by rail. That it is shows when it answers.

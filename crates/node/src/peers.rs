@@ -284,23 +284,16 @@ impl<'m> Peers<'m> {
         let seed = self.seed(card, self.made);
         let mut peer = Peer::new(cells, journal, card, place, seed, now);
         peer.hear_of(self.heard.get(&peer.node()).copied().unwrap_or_default());
-        peer.channel.set_members(self.members.clone());
-        peer.is_cut_off = self.is_revoked(peer.node());
+        peer.believe(self.members.clone());
         self.places[place] = Some(peer);
     }
 
     /// What this node knows of its fabric from now on.
     pub(crate) fn set_members(&mut self, members: Option<Rc<Members>>) {
-        for peer in self.places.iter_mut().flatten() {
-            peer.channel.set_members(members.clone());
-            peer.is_cut_off = members.as_ref().is_some_and(|members| members.is_revoked(peer.node()));
-        }
         self.members = members;
-    }
-
-    /// Whether a node was removed from the fabric of this one.
-    pub(crate) fn is_revoked(&self, node: NodeId) -> bool {
-        self.members.as_ref().is_some_and(|members| members.is_revoked(node))
+        for peer in self.places.iter_mut().flatten() {
+            peer.believe(self.members.clone());
+        }
     }
 
     /// Somebody says that a node is here, by rail; or nobody does any more.

@@ -98,7 +98,7 @@ impl<'m> Card<'m> {
         if !Header::parse(frame).is_ok_and(|header| self.peer_named(&header) == Some(peer)) {
             return self.ledger.root.gauges.dropped_malformed.add(1);
         }
-        if self.peers.is_revoked(self.peers[peer].node()) {
+        if self.peers[peer].is_cut_off {
             return self.ledger.root.gauges.dropped_unknown.add(1);
         }
         let mut heard = Heard::Nothing;
@@ -123,7 +123,7 @@ impl<'m> Card<'m> {
     /// Whether nothing that a peer says counts, for its node was removed from the fabric. That it may not come in any
     /// more it is still told, and tells.
     fn is_cut_off(&self, place: usize, header: &Header) -> bool {
-        header.kind == Kind::Sealed && self.peers.is_revoked(self.peers[place].node())
+        header.kind == Kind::Sealed && self.peers[place].is_cut_off
     }
 
     /// Memory is shared with a peer from now on, or other memory than before; or none any more.
