@@ -277,7 +277,7 @@ fn a_backup_is_made_of_a_manager_that_runs_and_of_one_that_does_not_and_restored
     let tokens = fabric.json(&["token", "list"]);
     assert_eq!(tokens["tokens"].as_array().unwrap().len(), 1, "what came after the backup is gone");
     assert!(fabric.ask(&["manager", "show"]).out.contains("restore"), "it only listens");
-    let early = fabric.run(&["manager", "end-restore"]);
+    let early = fabric.ask(&["manager", "end-restore"]);
     assert!(early.code == 3 && early.err.contains("--anyway"), "nobody has come: {}", early.err);
     assert_eq!(fabric.ask(&["manager", "end-restore", "--anyway"]).code, 0);
     let damaged = fs::read(fabric.path("stopped")).unwrap();

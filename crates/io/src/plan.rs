@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 use base::ids::{NodeId, RailId};
 use base::ledger::{Layout, PAGE_SIZE, RawMemory};
 use node::{
-    CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, LoanConfig, MAX_LOANS, MAX_RAILS, Protection,
-    Whereabouts,
+    CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, LoanConfig, MAX_LOANS, MAX_RAILS, Members,
+    Protection, Whereabouts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,8 @@ pub(crate) struct Plan {
     pub(crate) media: Vec<(usize, MediumPlan)>,
     /// What the card itself does with drives that it borrows, by place of the loan.
     pub(crate) loads: Vec<(usize, LoadSpec)>,
+    /// What it knows of its fabric, before the first frame is looked at.
+    pub(crate) fabric: Option<Members>,
 }
 
 /// What a card is told of the socket of a rail.
@@ -349,7 +351,7 @@ mod tests {
             rules: RuleSet::ALL,
         };
         let (rails, media, loads) = (Vec::new(), Vec::new(), Vec::new());
-        Plan { agent_pid: 1, card, has_ring: false, rails, media, loads }
+        Plan { agent_pid: 1, card, has_ring: false, rails, media, loads, fabric: None }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use node::{LoanKind, MAX_DRIVES, MAX_LOANS, Whereabouts};
+use node::{LoanKind, MAX_DRIVES, MAX_LOANS, Members, Whereabouts};
 
 use super::drives::Seen;
 use super::lenders::Lenders;
@@ -58,6 +58,11 @@ pub(super) enum Told {
 
 /// By how much the clock of the wall may be off before the card is told.
 const CLOCK_STEP_MS: u64 = 1000;
+
+/// The same by the clock of the wall as it is now.
+pub(super) fn timed(members: Members) -> Members {
+    Members { clock_ahead_ms: clock_ahead_ms(), ..members }
+}
 
 /// By how much the clock of the wall is ahead of that of agent and card.
 fn clock_ahead_ms() -> u64 {
@@ -258,18 +263,20 @@ impl Agent {
         }
     }
 
-    /// What the node knows of its fabric from now on, for this card and each that comes after it.
+    /// What the node knows of its fabric from now on, for this card and each that comes after it. What it says of the
+    /// clock is made here.
     ///
     /// # Errors
-    /// The system has no memory for it.
-    pub fn set_fabric(&mut self, members: node::Members) -> io::Result<()> {
-        let members = node::Members { clock_ahead_ms: clock_ahead_ms(), ..members };
-        let paper = plan::write(self.spec.identity.id(), &members)?;
-        self.fabric = Some(members);
+    /// The system has no memory to tell this card.
+    pub fn set_fabric(&mut self, members: Members) -> io::Result<()> {
+        let members = timed(members);
+        let paper = plan::write(self.spec.identity.id(), &members);
+        self.spec.fabric = Some(members);
         if let Some(card) = &mut self.card {
-            card.fabric = Some(paper);
+            card.fabric = Some(paper?);
             self.tell(ToCard::Fabric);
         }
+        self.standby.note_change();
         Ok(())
     }
 
@@ -278,10 +285,8 @@ impl Agent {
     /// # Errors
     /// The system has no memory to say so.
     pub fn look_at_clock(&mut self) -> io::Result<()> {
-        let is_other =
-            |known: &node::Members| known.clock_ahead_ms.abs_diff(clock_ahead_ms()) > CLOCK_STEP_MS;
-        // It stays what it is where the other cannot be said: a card that knows nothing would believe everybody.
-        match self.fabric.as_ref().filter(|known| is_other(known)).cloned() {
+        let is_other = |known: &Members| known.clock_ahead_ms.abs_diff(clock_ahead_ms()) > CLOCK_STEP_MS;
+        match self.spec.fabric.as_ref().filter(|known| is_other(known)).cloned() {
             Some(members) => self.set_fabric(members),
             None => Ok(()),
         }

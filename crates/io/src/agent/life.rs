@@ -29,7 +29,7 @@ pub(super) struct LiveCard {
     pub(super) coming: BTreeMap<usize, OwnedFd>,
     /// and of who may have one.
     pub(super) allowed: BTreeMap<usize, OwnedFd>,
-    /// What the node knows of its fabric, on its way.
+    /// What the node knows of its fabric since then, on its way.
     pub(super) fabric: Option<OwnedFd>,
 }
 
@@ -159,14 +159,11 @@ impl Agent {
         self.neighbours.agreements().for_each(|shared| outbox.push(shared));
         self.lenders_at.all().for_each(|(node, at)| outbox.push(ToCard::Heard(node, at)));
         self.members.iter().for_each(|(node, rails)| outbox.push(ToCard::Member(*node, *rails)));
-        self.fabric.iter().for_each(|_| outbox.push(ToCard::Fabric));
         self.captures.forget_ended();
         self.captures.all().for_each(|(place, wish)| outbox.push(ToCard::Capture { place, wish }));
         let (coming, allowed) = (BTreeMap::new(), BTreeMap::new());
         let memory_bytes = self.mapping.len();
-        let write = |members| crate::plan::write(self.spec.identity.id(), members);
-        let fabric = self.fabric.as_ref().map(write).transpose()?;
-        let card = LiveCard { child, messages: ours, outbox, memory_bytes, coming, allowed, fabric };
+        let card = LiveCard { child, messages: ours, outbox, memory_bytes, coming, allowed, fabric: None };
         let card = self.card.insert(card);
         self.waiter.register(card.child.as_fd(), token::CARD, Interest::READ)?;
         self.waiter.register(card.messages.as_fd(), token::MESSAGES, Interest::READ)?;

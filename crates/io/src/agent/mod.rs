@@ -109,6 +109,8 @@ pub struct NodeSpec {
     pub ledger: Option<u64>,
     /// Drives may come while it runs: a card has the ring for disks from its start, or never.
     pub drives_may_come: bool,
+    /// What it knows of its fabric, if it belongs to one; see [`Agent::set_fabric`].
+    pub fabric: Option<node::Members>,
 }
 
 impl NodeSpec {
@@ -373,8 +375,6 @@ pub struct Agent {
     notices: Vec<Notice>,
     /// Those who hear them, each with the rails of this node, as bits, on which it does.
     members: BTreeMap<NodeId, u8>,
-    /// What the node knows of its fabric, if it belongs to one.
-    fabric: Option<node::Members>,
     doubted: RateLimited,
     /// How far the card is with what the node's table says.
     entries: Entries,
@@ -413,7 +413,8 @@ impl Agent {
     ///
     /// # Errors
     /// What the system refused.
-    pub fn start(spec: NodeSpec) -> io::Result<Self> {
+    pub fn start(mut spec: NodeSpec) -> io::Result<Self> {
+        spec.fabric = spec.fabric.map(change::timed);
         crate::harden();
         crate::raise_descriptor_limit();
         let bytes = ledger_end(kinds_of(&spec), spec.drives.len(), None, spec.ledger)?;
@@ -454,7 +455,6 @@ impl Agent {
             waiter,
             vm_generation,
             carriers,
-            fabric: None,
             was_restored: false,
             restored_as: None,
             card: None,

@@ -78,6 +78,7 @@ impl Agent {
             rails: spec.rails.iter().map(|rail| (rail.id, rails::plan(rail))).collect(),
             media: spec.drives().map(|(place, drive)| (place, self.medium_plan(place, drive))).collect(),
             loads: spec.loans.iter().enumerate().filter_map(load).collect(),
+            fabric: spec.fabric.clone(),
         }
     }
 

@@ -176,6 +176,7 @@ impl<'m> Driver<'m> {
             learn_descriptors(&messages, &slots)?;
         }
         let mut card = Card::new(memory, None, plan.card.clone(), now).map_err(io::Error::other)?;
+        card.set_members(now, plan.fabric.clone());
         if renews_keys {
             card.renew_keys(now, plan.card.seed.0, None);
         }

@@ -187,6 +187,7 @@ fn spec(name: &str, identity: NodeKey, socket: Box<dyn RailSocket>, end: LoanEnd
         last_writes: io::files::LastWrites::in_memory().unwrap(),
         ledger: None,
         drives_may_come: false,
+        fabric: None,
     }
 }
 

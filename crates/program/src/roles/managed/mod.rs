@@ -81,6 +81,12 @@ impl Managed {
     /// What was kept cannot be read, or the system has no thread for it.
     pub(super) fn start(state: &StateDir, only_members: bool) -> Result<Option<Self>, Failure> {
         let Some(membership) = state.membership()? else { return Ok(None) };
+        if only_members && authority_key_of(&membership.authority).is_none() {
+            return Err(Failure::refused(
+                "`only_members` asks for certificates, and the authority of this node's fabric, of an earlier release, \
+                 signs none that nodes can check: found the fabric anew, or leave the key out",
+            ));
+        }
         let pair = state.identity().clone();
         let identity = membership.identity(keys::public(&pair));
         let certified = state.certified()?;
@@ -253,23 +259,22 @@ impl Managed {
             shared.clone_from(&certified.certificate);
         }
         self.certified = certified;
-        self.tell_members(hands.agent);
+        if let Some(Err(error)) = self.members().map(|members| hands.agent.set_fabric(members)) {
+            Event::DecisionUnkept { error: error.to_string() }.say();
+        }
     }
 
-    /// Tells the card what the node shows to others of its fabric, and whom it believes.
-    pub(super) fn tell_members(&self, agent: &mut Agent) {
-        let Some(authority) = authority_key_of(&self.membership.authority) else { return };
-        let members = Members {
+    /// What the node shows to others of its fabric, and whom it believes.
+    pub(super) fn members(&self) -> Option<Members> {
+        let authority = authority_key_of(&self.membership.authority)?;
+        Some(Members {
             fabric: self.membership.fabric.0,
             authority,
             certificate: self.certificate().unwrap_or_default().into(),
             revoked: self.certified.revoked.clone().into(),
             only_members: self.only_members,
             clock_ahead_ms: 0,
-        };
-        if let Err(error) = agent.set_fabric(members) {
-            Event::DecisionUnkept { error: error.to_string() }.say();
-        }
+        })
     }
 
     fn certificate(&self) -> Option<Vec<u8>> {

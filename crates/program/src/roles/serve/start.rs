@@ -101,6 +101,7 @@ impl Node {
         let held = loans.iter().map(|loan| loan.config.tenancy).filter(|tenancy| tenancy.is_held);
         state.forget_strangers()?;
         let holders = state.holders(&held.map(|tenancy| tenancy.node).collect())?;
+        let managed = Managed::start(&state, only_members)?;
         let spec = NodeSpec {
             name: name.to_string(),
             identity: state.identity().clone(),
@@ -116,15 +117,12 @@ impl Node {
             last_writes,
             ledger,
             drives_may_come: reload.is_some(),
+            fabric: managed.as_ref().and_then(Managed::members),
         };
-        let managed = Managed::start(&state, only_members)?;
-        let mut agent = Agent::start(spec).map_err(|error| {
+        let agent = Agent::start(spec).map_err(|error| {
             lend::withdraw(&layouts, &state);
             Failure::io("cannot start the node", &error)
         })?;
-        if let Some(managed) = &managed {
-            managed.tell_members(&mut agent);
-        }
         state.keep();
         Ok(Self {
             discovery: Discovery::new(
