@@ -178,9 +178,9 @@ impl Link {
         loop {
             for url in self.membership.urls.clone() {
                 let ended = match timeout(PATIENCE, self.connect(&url)).await {
-                    Ok(Ok(socket)) => {
+                    Ok(Ok((socket, first))) => {
                         pause = PAUSE;
-                        self.serve(&url, socket).await
+                        self.serve(&url, socket, first).await
                     }
                     Ok(Err(why)) => Ok(why),
                     Err(_) => Ok(format!("it did not answer within {} s", PATIENCE.as_secs())),
@@ -200,8 +200,9 @@ impl Link {
         }
     }
 
-    /// A connection over which both know with whom they speak.
-    async fn connect(&self, url: &str) -> Result<Socket, String> {
+    /// A connection over which both know with whom they speak, and what the manager says first to a node that it takes:
+    /// one that it refuses calls less and less often.
+    async fn connect(&self, url: &str) -> Result<(Socket, ToNode), String> {
         let (host, port) = host_of(url).map_err(|error| error.to_string())?;
         let stream = TcpStream::connect((host.as_str(), port)).await;
         let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
@@ -219,7 +220,10 @@ impl Link {
         let (mut socket, _) = connected.map_err(|error| format!("it takes no connection: {error}"))?;
         let hello = self.hello(next(&mut socket).await?)?;
         send(&mut socket, &hello).await?;
-        Ok(socket)
+        match next(&mut socket).await? {
+            ToNode::Refused { why } => Err(why),
+            first => Ok((socket, first)),
+        }
     }
 
     fn hello(&self, first: ToNode) -> Result<FromNode, String> {
@@ -245,9 +249,12 @@ impl Link {
     }
 
     /// Speaks until the connection ends, and says why it did.
-    async fn serve(&mut self, url: &str, mut socket: Socket) -> Result<String, Gone> {
+    async fn serve(&mut self, url: &str, mut socket: Socket, first: ToNode) -> Result<String, Gone> {
         self.ear.last = None;
         self.ear.tell(Heard::Connected { url: url.to_owned() })?;
+        if let Err(why) = self.pass_on(first)? {
+            return Ok(why);
+        }
         let mut beat = interval(HEARTBEAT);
         let mut heard = Instant::now();
         loop {
@@ -264,7 +271,11 @@ impl Link {
                         None => return Ok("it has closed the connection".to_owned()),
                         Some(Err(error)) => return Ok(ended(&error)),
                         Some(Ok(Message::Text(text))) => {
-                            if let Err(why) = self.hear(&text)? {
+                            let passed = match parse(&text) {
+                                Ok(told) => self.pass_on(told)?,
+                                Err(why) => Err(why),
+                            };
+                            if let Err(why) = passed {
                                 return Ok(why);
                             }
                         }
@@ -286,17 +297,19 @@ impl Link {
 
 impl Link {
     /// Passes on what the manager has said; or says why the connection ends.
-    fn hear(&mut self, text: &str) -> Result<Result<(), String>, Gone> {
-        match serde_json::from_str(text) {
-            Ok(ToNode::Refused { why }) => Ok(Err(why)),
-            // What there is no room for is told anew over the next connection.
-            Ok(told) => {
-                let has_room = self.ear.tell(Heard::Told(told))?;
-                Ok(if has_room { Ok(()) } else { Err("this node takes nothing".to_owned()) })
-            }
-            Err(error) => Ok(Err(format!("it says what this version does not know: {error}"))),
+    fn pass_on(&mut self, told: ToNode) -> Result<Result<(), String>, Gone> {
+        if let ToNode::Refused { why } = told {
+            return Ok(Err(why));
         }
+        // What there is no room for is told anew over the next connection.
+        let has_room = self.ear.tell(Heard::Told(told))?;
+        Ok(if has_room { Ok(()) } else { Err("this node takes nothing".to_owned()) })
     }
+}
+
+/// What the manager has said, or why the connection ends.
+fn parse(text: &str) -> Result<ToNode, String> {
+    serde_json::from_str(text).map_err(|error| format!("it says what this version does not know: {error}"))
 }
 
 async fn next(socket: &mut Socket) -> Result<ToNode, String> {
@@ -304,10 +317,7 @@ async fn next(socket: &mut Socket) -> Result<ToNode, String> {
         match socket.next().await {
             None => return Err("it has closed the connection".to_owned()),
             Some(Err(error)) => return Err(ended(&error)),
-            Some(Ok(Message::Text(text))) => {
-                return serde_json::from_str(&text)
-                    .map_err(|error| format!("it says what this version does not know: {error}"));
-            }
+            Some(Ok(Message::Text(text))) => return parse(&text),
             Some(Ok(_)) => {}
         }
     }

@@ -107,7 +107,9 @@ fn a_drive_is_assigned_and_taken_back() {
     // It is back, finds it so, and takes it.
     fabric.start_again().unwrap();
     fabric.wait_row("function", "store/nvme0", LONG, is_state("applied")).unwrap();
-    fabric.wait_row("node", "desk", LONG, is_state("reachable")).unwrap();
+    for node in ["desk", "store"] {
+        fabric.wait_row("node", node, LONG, is_state("reachable")).unwrap();
+    }
     let said = fabric.told(&["unassign", "store/nvme0"]).unwrap();
     assert!(!said.contains("pending"), "{said}");
     wait_slot(machine, "vm/a", |loan| loan.is_none_or(|loan| loan["state"] == "vacant"));
@@ -309,6 +311,9 @@ fn who_was_removed_has_nothing_by_a_line_either() {
     let again = run_to_end(line, &machine.dir().join("logs"), "again", LONG).unwrap();
     assert_eq!(again.code, Some(3), "{}", again.stderr);
     assert!(again.stderr.contains("removed from the fabric"), "{}", again.stderr);
+    // Its manager, too, refuses it, which is no connection; it calls less and less often, and that is said once.
+    let calls = |what: &str| again.stderr.matches(what).count();
+    assert!(calls("connected to manager") == 0 && calls("no manager is heard") <= 1, "{}", again.stderr);
     for node in [&mut guest.process, &mut store.process, &mut fabric.manager] {
         assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     }
