@@ -409,6 +409,19 @@ fn what_a_rack_with_a_manager_cannot_do_is_named() {
 }
 
 #[test]
+fn a_rack_with_a_manager_ends_with_its_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    managed_rack(folder.path(), &format!("[manager]\nlisten = \"{}\"\n", manager_at()));
+    let (mut rack, children) = Rack::start_managed(folder);
+    for node in ["desk", "store"] {
+        kill_process(rack.pid_of(node).unwrap(), Signal::TERM).unwrap();
+    }
+    let code = until("the end of the rack", || rack.child.try_wait().unwrap());
+    assert_eq!(code.code(), Some(0));
+    assert!(children.iter().all(|child| is_gone(*child).is_some()), "the manager too");
+}
+
+#[test]
 fn a_killed_rack_leaves_nothing_behind() {
     let mut rack = Rack::start(DESK);
     rack.next_line();

@@ -289,11 +289,11 @@ impl Message for ToCard {
 
     /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation,
     /// limit, entry, return and presence, one for each peer's memory, one for each rail, eight for each drive, of which
-    /// the last says all, the one to renew keys, and the one to shut down. Of a slot it is one message of each kind, and
-    /// that only when the card has asked for it or another client has come. Of captures it is one for each place. To a
-    /// successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in a message, and all parked
-    /// connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and behind either one message
-    /// that these were all.
+    /// the last says all, the one of the fabric, the one to renew keys, and the one to shut down. Of a slot it is one
+    /// message of each kind, and that only when the card has asked for it or another client has come. Of captures it is
+    /// one for each place. To a successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in
+    /// a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and
+    /// behind either one message that these were all.
     fn supersedes(&self, earlier: &Self) -> bool {
         match (self, earlier) {
             (Self::Loan(loan, what), Self::Loan(of, before)) => {

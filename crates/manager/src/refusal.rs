@@ -246,13 +246,15 @@ impl fmt::Display for Refusal {
             Self::LastAdministrator => write!(f, "this is the last administrator's: make another one first"),
             Self::Restoring { unheard: 0, .. } => write!(
                 f,
-                "the manager was restored and knows no node yet: wait until all have come, then end the restore"
+                "the manager was restored and knows no node yet: wait until all have come, then end the restore \
+                 (`causeway manager end-restore`; with --anyway if there is none)"
             ),
             Self::Restoring { unheard, first } => {
                 let such = first.as_ref().map(|name| format!(", such as `{name}`")).unwrap_or_default();
                 write!(
                     f,
-                    "the manager was restored and has yet to hear {unheard} nodes{such}; then end the restore"
+                    "the manager was restored and has yet to hear {unheard} nodes{such}; then end the restore \
+                     (`causeway manager end-restore`; with --anyway if they do not come)"
                 )
             }
             Self::Unheard { node } => write!(f, "the manager was restored and has yet to hear `{node}`"),

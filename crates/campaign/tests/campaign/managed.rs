@@ -64,18 +64,31 @@ fn is_state(state: &'static str) -> impl Fn(&Value) -> bool {
     move |row| row["state"] == state
 }
 
+/// A fabric to which the nodes `store` and `desk` belong, of which the first one lends.
+fn with_store(machine: &Machine) -> (Fabric<'_>, Lender) {
+    let fabric = Fabric::found(machine).unwrap();
+    for node in ["store", "desk"] {
+        fabric.join(machine, node).unwrap();
+    }
+    (fabric, start_store(machine))
+}
+
+/// The manager has heard of both drives and of the machine.
+fn wait_ready(fabric: &Fabric<'_>) {
+    for drive in ["store/nvme0", "store/nvme1"] {
+        fabric.wait_row("function", drive, LONG, is_state("free")).unwrap();
+    }
+    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+}
+
 #[test]
 fn a_drive_is_assigned_and_taken_back() {
     let _place = gate::waits();
     let world = World::new(&WorldConfig::default()).unwrap();
     let machine = world.left();
-    let mut fabric = Fabric::found(machine).unwrap();
-    fabric.join(machine, "store").unwrap();
-    fabric.join(machine, "desk").unwrap();
-    let mut store = start_store(machine);
+    let (mut fabric, mut store) = with_store(machine);
     let mut desk = start_desk(machine, None);
-    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
-    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    wait_ready(&fabric);
 
     let said = fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
     assert!(!said.contains("pending"), "{said}");
@@ -128,13 +141,9 @@ fn by_force_nobody_is_waited_for() {
     let _place = gate::waits();
     let world = World::new(&WorldConfig::default()).unwrap();
     let machine = world.left();
-    let mut fabric = Fabric::found(machine).unwrap();
-    fabric.join(machine, "store").unwrap();
-    fabric.join(machine, "desk").unwrap();
-    let mut store = start_store(machine);
+    let (mut fabric, mut store) = with_store(machine);
     let mut desk = start_desk(machine, None);
-    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
-    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    wait_ready(&fabric);
     fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
     wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
     desk.kill_tree().unwrap();
@@ -166,14 +175,10 @@ fn a_guest_does_not_notice_that_managers_die() {
     let Some(kit) = guest::kit() else { return };
     let world = World::new(&WorldConfig::default()).unwrap();
     let machine = world.left();
-    let mut fabric = Fabric::found(machine).unwrap();
-    fabric.join(machine, "store").unwrap();
-    fabric.join(machine, "desk").unwrap();
-    let mut store = start_store(machine);
+    let (mut fabric, mut store) = with_store(machine);
     let mut vm = Vm::builder(&kit).name("managed").hot_plug(HotPlug::Acpi).start().unwrap();
     let mut desk = start_desk(machine, Some(&vm.second_qmp().display().to_string()));
-    fabric.wait_row("function", "store/nvme1", LONG, is_state("free")).unwrap();
-    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    wait_ready(&fabric);
     fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
     vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", desk.tail()));
 
@@ -229,14 +234,10 @@ fn a_limit_is_changed_under_a_guest_and_stays() {
     let Some(kit) = guest::kit() else { return };
     let world = World::new(&WorldConfig::default()).unwrap();
     let machine = world.left();
-    let mut fabric = Fabric::found(machine).unwrap();
-    fabric.join(machine, "store").unwrap();
-    fabric.join(machine, "desk").unwrap();
-    let mut store = start_store(machine);
+    let (mut fabric, mut store) = with_store(machine);
     let mut vm = Vm::builder(&kit).name("limited").hot_plug(HotPlug::Acpi).start().unwrap();
     let mut desk = start_desk(machine, Some(&vm.second_qmp().display().to_string()));
-    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
-    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    wait_ready(&fabric);
     fabric.told(&["function", "limit", "store/nvme0", "--iops", "100000"]).unwrap();
     fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
     vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", desk.tail()));
@@ -284,10 +285,7 @@ fn who_was_removed_has_nothing_by_a_line_either() {
     let _place = gate::waits();
     let world = World::new(&WorldConfig::default()).unwrap();
     let machine = world.left();
-    let mut fabric = Fabric::found(machine).unwrap();
-    fabric.join(machine, "store").unwrap();
-    fabric.join(machine, "desk").unwrap();
-    let mut store = start_store(machine);
+    let (mut fabric, mut store) = with_store(machine);
     let mut guest = Borrower::start_as(machine, "guest", &store.lines[0], &[]).unwrap();
     let mut desk = Borrower::start_as(machine, "desk", &store.lines[1], &["--no-shm"]).unwrap();
     let id = status(machine, "desk").unwrap()["node"]["id"].as_str().unwrap().to_owned();
@@ -325,13 +323,9 @@ fn a_manager_whose_state_is_lost_is_rebuilt() {
     let _place = gate::waits();
     let world = World::new(&WorldConfig::default()).unwrap();
     let machine = world.left();
-    let mut fabric = Fabric::found(machine).unwrap();
-    fabric.join(machine, "store").unwrap();
-    fabric.join(machine, "desk").unwrap();
-    let mut store = start_store(machine);
+    let (mut fabric, mut store) = with_store(machine);
     let mut desk = start_desk(machine, None);
-    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
-    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    wait_ready(&fabric);
     fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
     wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
     fabric.manager.kill().unwrap();

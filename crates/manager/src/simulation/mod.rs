@@ -55,8 +55,8 @@ fn no_odd_seed_finds_anything() {
     run_seeds(1);
 }
 
-/// Each rule, and in how many seeds at most its absence is noticed. That of `ClaimsAfterRestore` is noticed by a test of
-/// its own, `a_lender_that_claims_to_know_better_is_not_believed`: no seed tried has come to such a lie.
+/// Each rule, and in how many seeds at most its absence is noticed. That of `ClaimsAfterRestore` is noticed by a test
+/// of its own, `a_lender_that_claims_to_know_better_is_not_believed`: no seed tried has come to such a lie.
 const CANARIES: [(Rule, u64); 23] = [
     (Rule::TellDurable, 200),
     (Rule::AnswerDurable, 200),

@@ -140,6 +140,11 @@ impl Supervised {
         self.kind.called(&self.name)
     }
 
+    /// Whether it is a node.
+    pub(super) fn is_node(&self) -> bool {
+        self.kind == Kind::Node
+    }
+
     /// Whether it has ended and stays so.
     pub(super) fn has_ended(&self) -> bool {
         self.life.lock().ended

@@ -31,7 +31,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// How long one may take until it has printed its lines.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs the rack until a signal comes, or until all its nodes have ended.
+/// Runs the rack until a signal comes, or until all its nodes have ended, with which its manager ends.
 ///
 /// # Errors
 /// A wrong file, the refusal of a node, or one that did not end in order; the other nodes are ended before.
@@ -126,9 +126,7 @@ fn serve(
         serving.wait_for(lines, |event| matches!(event, Event::Lends { .. }))?;
     }
     info!(nodes = rack.nodes.len(), "the rack is up");
-    // The manager, which comes first, ends with the nodes.
-    let first = usize::from(fabric.is_some());
-    while serving.processes.iter().skip(first).any(|process| !process.has_ended()) {
+    while serving.processes.iter().any(|process| process.is_node() && !process.has_ended()) {
         if let Some(event) = serving.next()? {
             serving.act(event)?;
         }

@@ -16,8 +16,8 @@ pub fn init(args: &InitArgs) -> Result<(), Failure> {
     let listen = args.listen.unwrap_or(defaults.listen);
     if args.name.is_empty() && !listen.ip().is_loopback() {
         return Err(Failure::usage(format_args!(
-            "by which name or address do others reach the manager at {listen}? Give --name HOST: its certificate is good \
-             for that, and for this machine"
+            "by which name or address do others reach the manager at {listen}? Give --name HOST: its certificate is \
+             good for that, and for this machine"
         )));
     }
     let founded = found(&args.dir, &Options { listen, names: args.name.clone(), ..defaults })?;
@@ -92,8 +92,8 @@ pub fn rebuild(config: &Path) -> Result<(), Failure> {
     let moved =
         rebuilt.moved.map(|path| format!("what was there is in {}\n", path.display())).unwrap_or_default();
     print(&format!(
-        "{moved}the manager only listens when it starts now: nodes come with their certificates, and lenders say who has \
-         their functions; once all are there (`causeway node list`), `causeway manager end-restore`\n\
+        "{moved}the manager only listens when it starts now: nodes come with their certificates, and lenders say who \
+         has their functions; once all are there (`causeway node list`), `causeway manager end-restore`\n\
          credentials: {}; other tokens are to be made again, and a node that was removed within the last {} days is to \
          be removed again if it comes\n",
         rebuilt.admin.display(),

@@ -8,10 +8,12 @@ use manager::command::{Asked, Asker, Command};
 use manager::model::{RequestId, Role, TokenHash};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use utoipa::IntoParams;
 
 use crate::keys::{Token, random};
 use crate::server::core::View;
 use crate::server::problem::{Failure, Kind};
+use crate::texts::{RequestText, VersionText};
 
 /// By which header a client names its request.
 const REQUEST_ID: &str = "idempotency-key";
@@ -35,6 +37,26 @@ impl<S: Sync> FromRequestParts<S> for Bearer {
             token.parse().map_err(|error| Failure::new(Kind::Unauthorized, format!("{error}")))?;
         Ok(Self(token.hash()))
     }
+}
+
+/// The header by which a change is named, for the description of the interface: [`Terms`] is what is read.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "a description has no value")]
+pub(super) struct Naming {
+    /// Names the request: again, it is done once
+    #[param(rename = "Idempotency-Key", value_type = Option<RequestText>, inline)]
+    request: Option<RequestText>,
+}
+
+/// The same of the condition that it may have.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "a description has no value")]
+pub(super) struct Condition {
+    /// Only if its `ETag` is this
+    #[param(rename = "If-Match", value_type = Option<VersionText>, inline)]
+    version: Option<VersionText>,
 }
 
 /// What a change says in its headers.

@@ -12,14 +12,14 @@ use manager::command::Command;
 use manager::entry::Answer;
 use manager::model::{FunctionName, GROUPS_PER_NODE_MAX, Groups, Name, OnSilence, Role, TokenHash};
 
-use super::asked::{Bearer, Document, Named, Pairs, Terms};
+use super::asked::{Bearer, Condition, Document, Named, Naming, Pairs, Terms};
 use super::documents::read_on_silence;
 use crate::server::App;
 use crate::server::core::{Done, View};
 use crate::server::problem::Failure;
 use crate::server::slots;
 use crate::shapes::{Assign, Changed, Limits, Problem, SetGroups};
-use crate::texts::{NameText, RequestText, VersionText};
+use crate::texts::NameText;
 
 type Answered = Result<(StatusCode, Json<Changed>), Failure>;
 
@@ -82,8 +82,7 @@ pub(super) fn groups(said: Vec<u16>) -> Result<Groups, Failure> {
 /// A node shall not belong to the fabric any more.
 #[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "nodes", params(
     ("node" = inline(NameText), Path, description = "Its name"),
-    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
-    ("If-Match" = inline(Option<VersionText>), Header, description = "Only if its `ETag` is this"),
+    Naming, Condition,
 ), responses(
     (status = 200, description = "It is done", body = Changed),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
@@ -101,8 +100,7 @@ pub(super) async fn remove_node(
 /// A node may enter these groups; what it has in others ends.
 #[utoipa::path(put, path = "/v1/nodes/{node}/groups", tag = "nodes", params(
     ("node" = inline(NameText), Path, description = "Its name"),
-    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
-    ("If-Match" = inline(Option<VersionText>), Header, description = "Only if its `ETag` is this"),
+    Naming, Condition,
 ), request_body = SetGroups, responses(
     (status = 200, description = "It is done", body = Changed),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
@@ -123,8 +121,7 @@ pub(super) async fn set_groups(
 #[utoipa::path(put, path = "/v1/functions/{node}/{function}/assignment", tag = "functions", params(
     ("node" = inline(NameText), Path, description = "Who lends it"),
     ("function" = inline(NameText), Path, description = "Its name there"),
-    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
-    ("If-Match" = inline(Option<VersionText>), Header, description = "Only if its `ETag` is this"),
+    Naming, Condition,
 ), request_body = Assign, responses(
     (status = 200, description = "It is there", body = Changed),
     (status = 202, description = "It is decided, and its lender is waited for", body = Changed),
@@ -158,8 +155,7 @@ pub(super) async fn assign(
 #[utoipa::path(delete, path = "/v1/functions/{node}/{function}/assignment", tag = "functions", params(
     ("node" = inline(NameText), Path, description = "Who lends it"),
     ("function" = inline(NameText), Path, description = "Its name there"),
-    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
-    ("If-Match" = inline(Option<VersionText>), Header, description = "Only if its `ETag` is this"),
+    Naming, Condition,
     ("force" = Option<bool>, Query, description = "Whether the borrower is not waited for"),
 ), responses(
     (status = 200, description = "It is back", body = Changed),
@@ -182,8 +178,7 @@ pub(super) async fn unassign(
 #[utoipa::path(put, path = "/v1/functions/{node}/{function}/limits", tag = "functions", params(
     ("node" = inline(NameText), Path, description = "Who lends it"),
     ("function" = inline(NameText), Path, description = "Its name there"),
-    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
-    ("If-Match" = inline(Option<VersionText>), Header, description = "Only if its `ETag` is this"),
+    Naming, Condition,
 ), request_body = Limits, responses(
     (status = 200, description = "Its lender acts by them", body = Changed),
     (status = 202, description = "They are decided, and its lender is waited for", body = Changed),
@@ -214,7 +209,7 @@ pub(super) async fn set_limits(
 
 /// After a restore: all there is was heard.
 #[utoipa::path(post, path = "/v1/restore/end", tag = "fabric", params(
-    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+    Naming,
     ("anyway" = Option<bool>, Query, description = "Although some nodes were not heard"),
 ), responses(
     (status = 200, description = "It is done", body = Changed),

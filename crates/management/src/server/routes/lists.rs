@@ -109,7 +109,9 @@ pub(super) async fn fabric(
 }
 
 /// A node.
-#[utoipa::path(get, path = "/v1/nodes/{node}", tag = "nodes", params(("node" = inline(NameText), Path, description = "Its name")), responses(
+#[utoipa::path(get, path = "/v1/nodes/{node}", tag = "nodes", params(
+    ("node" = inline(NameText), Path, description = "Its name"),
+), responses(
     (status = 200, description = "The node; `ETag` is its version", body = Node),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
 ))]

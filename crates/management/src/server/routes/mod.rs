@@ -89,8 +89,8 @@ async fn answer_in_time(State(app): State<Arc<App>>, request: Request, next: Nex
     paths(
         lists::fabric, lists::nodes, lists::node, lists::functions, lists::function, lists::domains, lists::domain,
         lists::loans, lists::loan, lists::join_tokens, lists::api_tokens, lists::audit, changes::remove_node,
-        changes::set_groups, changes::assign, changes::unassign, changes::set_limits, changes::end_restore, tokens::make_join_token,
-        tokens::remove_join_token, tokens::make_api_token, tokens::remove_api_token, follow::events, follow::backup,
+        changes::set_groups, changes::assign, changes::unassign, changes::set_limits, changes::end_restore,
+        tokens::make_join_token, tokens::remove_join_token, tokens::make_api_token, tokens::remove_api_token, follow::events, follow::backup,
         follow::metrics, follow::health, node::introduce, node::join, super::agent::agent,
     ),
     security(("token" = [])),

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use manager::command::Command;
 use manager::model::{Name, Role, TokenHash};
 
-use super::asked::{Bearer, Document, Named, Terms};
+use super::asked::{Bearer, Document, Named, Naming, Terms};
 use super::changes::{change, changed, groups};
 use super::documents::name;
 use crate::keys::{JoinToken, Token};
@@ -16,7 +16,7 @@ use crate::server::App;
 use crate::server::core::View;
 use crate::server::problem::{Failure, Kind};
 use crate::shapes::{Changed, MadeToken, MakeApiToken, MakeJoinToken, Problem};
-use crate::texts::{BytesText, JOIN_SECONDS_MAX, NameText, RequestText};
+use crate::texts::{BytesText, JOIN_SECONDS_MAX, NameText};
 
 /// For how long a join token is good, if nothing is said.
 const JOIN_SECONDS: u64 = 86_400;
@@ -30,7 +30,7 @@ fn token(app: &App, who: TokenHash, terms: Terms) -> Token {
 
 /// A node may join with a new token.
 #[utoipa::path(post, path = "/v1/join-tokens", tag = "tokens", request_body = MakeJoinToken, params(
-    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+    Naming,
 ), responses(
     (status = 201, description = "The token, which is told this once", body = MadeToken),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
@@ -69,7 +69,7 @@ pub(super) async fn make_join_token(
 /// Nobody may join with a token any more.
 #[utoipa::path(delete, path = "/v1/join-tokens/{hash}", tag = "tokens", params(
     ("hash" = inline(BytesText), Path, description = "Its hash"),
-    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+    Naming,
 ), responses(
     (status = 200, description = "It is done", body = Changed),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
@@ -87,7 +87,7 @@ pub(super) async fn remove_join_token(
 
 /// Somebody may use the interface with a new token.
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", request_body = MakeApiToken, params(
-    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+    Naming,
 ), responses(
     (status = 201, description = "The token, which is told this once", body = MadeToken),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),
@@ -111,7 +111,7 @@ pub(super) async fn make_api_token(
 /// Somebody may not use the interface any more.
 #[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "tokens", params(
     ("name" = inline(NameText), Path, description = "Its name"),
-    ("Idempotency-Key" = inline(Option<RequestText>), Header, description = "Names the request: again, it is done once"),
+    Naming,
 ), responses(
     (status = 200, description = "It is done", body = Changed),
     (status = "default", description = "What went wrong", body = Problem, content_type = "application/problem+json"),

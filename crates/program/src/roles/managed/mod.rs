@@ -427,8 +427,8 @@ fn untimely(own: &Certificate, now: WallTime) -> Option<String> {
         _ => return None,
     };
     Some(format!(
-        "the certificate of this node {fault}, and its clock says {now}: other nodes of the fabric let in nothing new of \
-         it; set the clock if it is wrong, else see to it that the manager can be reached, which gives it another one"
+        "the certificate of this node {fault}, and its clock says {now}: other nodes of the fabric let in nothing new \
+         of it; set the clock if it is wrong, else see to it that the manager can be reached, which gives it another one"
     ))
 }
 
