@@ -47,7 +47,6 @@ mod w3_borrowing;
 mod w3_identity;
 mod w3_reload;
 mod w4_restarts;
-mod w4_snapshot;
 mod w5_events;
 mod w5_examples;
 mod w5_replaced;

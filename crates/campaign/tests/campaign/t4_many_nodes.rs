@@ -1,6 +1,6 @@
 //! T4: a manager with many real nodes, each of which lends to the next one.
 
-use campaign::causeway::{STOP_TIMEOUT, binary, kill_card};
+use campaign::causeway::{STOP_TIMEOUT, binary, kill_card, status};
 use campaign::fabric::Fabric;
 use campaign::process::{Process, poll_until};
 use campaign::world::{Machine, World, WorldConfig};
@@ -30,7 +30,8 @@ fn t4_each_of_many_nodes_lends_to_the_next_one() {
     }
     scale::report(&format!("t4: {count} functions of as many nodes assigned in {:?}", start.elapsed()));
     wait_all(&fabric, "function", "applied", count);
-    wait_all(&fabric, "loan", "up", count);
+    wait_all(&fabric, "loan", "applied", count);
+    (0..count).for_each(|at| wait_slot(machine, at));
 
     // Cards die, and the manager, in the middle of nothing and of everything.
     fabric.manager.kill().unwrap();
@@ -39,7 +40,8 @@ fn t4_each_of_many_nodes_lends_to_the_next_one() {
     }
     fabric.start_again().unwrap();
     wait_all(&fabric, "node", "reachable", count);
-    wait_all(&fabric, "loan", "up", count);
+    wait_all(&fabric, "loan", "applied", count);
+    (0..count).for_each(|at| wait_slot(machine, at));
     for at in 0..count {
         fabric.told(&["unassign", &format!("n{at}/d")]).unwrap();
     }
@@ -71,6 +73,16 @@ fn start(fabric: &Fabric<'_>, machine: &Machine, at: usize) -> Process {
     let mut command = machine.command(binary().unwrap());
     command.args(["node", "--config"]).arg(config);
     machine.spawn(&name, command).unwrap()
+}
+
+/// Its slot has a function that answers.
+fn wait_slot(machine: &Machine, at: usize) {
+    let is_up = |loan: &Value| loan["slot"] == "vm/a" && loan["state"] == "up";
+    poll_until(&format!("the slot of {}", name(at)), LONG, || {
+        let status = status(machine, &name(at))?;
+        Ok(status["loans"].as_array().unwrap().iter().any(is_up).then_some(()))
+    })
+    .unwrap();
 }
 
 /// There are so many of a kind, and all are in this state.
