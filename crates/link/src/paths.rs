@@ -352,7 +352,8 @@ const DOUBT_AGAIN: Duration = Duration::from_secs(1);
 /// Where in the list the path through shared memory is.
 const SHM: usize = 0;
 
-/// A path that rests is used all the same where any other takes so many times as long.
+/// A path that rests is used all the same where the round trip of any other is so many times as long. What waits on one
+/// that is full does not count: else no path would ever rest beside it.
 const FAR: u32 = 8;
 
 impl Paths {
@@ -576,7 +577,7 @@ impl Paths {
         let rested = |path: &Path| !path.standing.rests();
         let takes = |only_rested: bool| {
             let some = whole.clone().filter(move |(_, path)| !only_rested || rested(path));
-            some.map(|(_, path)| path.outgoing.expected()).min()
+            some.map(|(_, path)| path.outgoing.expected_round_trip()).min()
         };
         // A rest is for what has failed lately while there is another one: not one that is hardly better than none.
         let is_rest_dear = list.iter().any(|path| path.standing.rests())
