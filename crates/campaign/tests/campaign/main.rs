@@ -20,6 +20,7 @@ mod t2_sealed;
 mod t3_durability;
 mod t3_three_nodes;
 mod t4_flood;
+mod t5_beside_tcp;
 mod t5_groups;
 mod t5_killed_early;
 mod t6_nbd_model;
