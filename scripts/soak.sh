@@ -64,6 +64,8 @@ run sim "$CAUSEWAY_BIN" sim --seed "$first" --count "$seeds"
 run worlds env CAUSEWAY_FLEET="$(times 600)" CAUSEWAY_CROWDS="$(times 40)" CAUSEWAY_ROGUES="$(times 600)" \
     CAUSEWAY_MANAGED="$(times 600)" CAUSEWAY_LIARS="$(times 600)" CAUSEWAY_TREES="$(times 1500)" \
     "${CARGO:-cargo}" test -p causeway-sim --test sim --locked --no-fail-fast -- --nocapture
+# Two cards, or three, of which a fuzzer is one and has the keys.
+run fuzz env FUZZ_SECONDS="$(times 600)" scripts/fuzz.sh lying_borrower lying_lender lying_lender_of_slot rogue
 # A rail that loses or takes long takes nothing from the good one.
 run rails "${CARGO:-cargo}" run --release --locked -q -p causeway-campaign --bin causeway-network-bench -- --check \
     one-rail-loses-5-percent one-rail-takes-20-ms

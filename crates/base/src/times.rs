@@ -44,6 +44,8 @@ pub const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
 pub const CONTROLLER_READY: Duration = Duration::from_secs(10);
 /// QEMU's time-out for a vfio-user message: everything is answered before it.
 pub const QEMU_MESSAGE: Duration = Duration::from_secs(5);
+/// A lender asks so often whether the node at the other end of a stream still knows that.
+pub const STREAM_CHECK: Duration = Duration::from_secs(60);
 /// A borrower that is silent for so long loses its function.
 pub const HOLD: Duration = Duration::from_secs(600);
 /// Default for how long a request at an edge may wait for an absent peer.
@@ -67,4 +69,8 @@ const _: () = {
     assert!(shorter(COMPLETION_TIMEOUT, QEMU_MESSAGE));
     assert!(shorter(QEMU_MESSAGE, IO_TIMEOUT));
     assert!(shorter(IO_TIMEOUT, MEMORY_TIMEOUT) && shorter(MEMORY_TIMEOUT, HOLD));
+    assert!(
+        shorter(STREAM_CHECK, HOLD),
+        "who has forgotten a stream has nothing of it for longer than a silent one"
+    );
 };

@@ -253,6 +253,14 @@ events! {
     Warning "image-full" ImageFull { source: String }
     => "no space is left where the image lies: writes fail with ENOSPC until there is room again"
 
+    /// It is in memory, and is served like a disk.
+    Warning "image-unmapped" ImageUnmapped { source: String, error: String }
+    => "the image lies in memory and cannot be mapped: it is read and written by system calls, which is slower"
+
+    /// Another program has it.
+    Warning "image-locked" ImageLocked { source: String, holder: String, up_to_s: f64 }
+    => "waiting for {holder} to let go of the image"
+
     /// Its file system takes nothing.
     Warning "image-read-only" ImageReadOnly { source: String }
     => "the image refuses to be written, and writes fail: look whether its file system has become read-only"
@@ -449,6 +457,24 @@ events! {
     => "the memory of this virtual machine is not shared, so the drive has to ask the machine for all of it, which is \
         slow: give it -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it), or in libvirt \
         <memoryBacking> <source type='memfd'/> <access mode='shared'/> </memoryBacking>"
+
+    /// Its memory lies where it is not looked for.
+    Warning "guest-on-disk" GuestOnDisk { function: String, others: Others }
+    => "memory of this virtual machine lies in a file on a disk, which is not reached: requests there fail. Give it \
+        -object memory-backend-memfd,...,share=on, or a file on a tmpfs"
+
+    /// It has more memory than can be reached.
+    Warning "guest-large" GuestLarge { function: String, others: Others }
+    => "this virtual machine shares files of more than 1 TiB in all: requests in what is more fail"
+
+    /// Its memory is less than it said.
+    Warning "guest-memory-short" GuestMemoryShort { function: String, others: Others }
+    => "memory of this virtual machine has become shorter while it was in use: requests there fail"
+
+    /// It can make the card wait.
+    Warning "guest-may-block" GuestMayBlock { function: String, error: String, others: Others }
+    => "there is no io_uring of Linux 5.19 here for interrupts: a virtual machine that makes its own block can make \
+        this node wait"
 
     /// Nobody can connect to a slot.
     Warning "slot-unwatched" SlotUnwatched { function: String, error: String } => "the socket of a slot cannot be \

@@ -3,10 +3,11 @@
 //! Nothing is believed of a descriptor: only files in memory are mapped, as far as they reach at the time, and only
 //! eventfds are signalled. A file that is cut off while it is accessed costs the access (see [`crate::fault`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
@@ -17,12 +18,12 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use spec::vfio_user::{Command, DmaMap, HEADER_BYTES, MessageHeader};
-use tracing::warn;
 use zerocopy::FromBytes;
 
 use crate::fault::{Owner, RANGES, Watch};
 use crate::files::memory_page_bytes;
 use crate::interrupts::Interrupts;
+use crate::messages::SlotTrouble;
 use crate::rate_limited::RateLimited;
 
 /// A map of so many bytes without a descriptor is worth a word: it is no firmware.
@@ -113,6 +114,11 @@ pub(crate) fn mapped_bytes(message: &[u8]) -> Option<(u64, bool)> {
     is_map.then(|| (map.size.get(), map.flags().writeable()))
 }
 
+/// Addresses that the memory of one loan's clients may take, so that all slots together leave some to the card. Files
+/// of holes cost a client nothing.
+const ADDRESSES: usize = 1 << 40;
+const _: () = assert!(ADDRESSES * node::MAX_SLOTS < 1 << 47);
+
 /// The descriptors of all slots of a card, by loan and id.
 #[derive(Default)]
 pub(crate) struct GuestDescriptors {
@@ -120,13 +126,19 @@ pub(crate) struct GuestDescriptors {
     interrupts: Interrupts,
     /// By loan, of which there are at most [`node::MAX_LOANS`].
     lines: RefCell<BTreeMap<usize, Lines>>,
+    /// By loan, of which there are as many: addresses that it may still take.
+    left: RefCell<BTreeMap<usize, Rc<Cell<usize>>>>,
+    /// What the agent has not been told: of each loan and kind at most one a second.
+    troubles: RefCell<Vec<(usize, SlotTrouble, u64)>>,
 }
 
-/// What the log has of the memory of one loan's clients, who may cause it as often as they can.
+/// What the log has of what one loan's clients give, who may cause it as often as they can.
 #[derive(Default)]
 struct Lines {
     on_disk: RateLimited,
-    torn: RateLimited,
+    short: RateLimited,
+    large: RateLimited,
+    blocking: RateLimited,
 }
 
 #[derive(Default)]
@@ -152,18 +164,14 @@ impl GuestDescriptors {
                 Descriptor::Memory(Rc::clone(file))
             }
             Some(_) => {
-                self.lines.borrow_mut().entry(loan).or_default().on_disk.say(|others| {
-                    warn!(
-                        loan,
-                        others,
-                        "the memory of a virtual machine lies in a file on a disk, which is not reached"
-                    );
-                });
+                self.note(loan, SlotTrouble::OnDisk);
                 Descriptor::Other
             }
             None if is_eventfd(descriptor.as_fd()) => {
-                // Not in the middle of an interrupt.
-                self.interrupts.prepare();
+                // Not in the middle of an interrupt. The next one that is given finds out whether there is one now.
+                if let Err(error) = self.interrupts.prepare() {
+                    self.note(loan, SlotTrouble::Blocking(error.raw_os_error().unwrap_or_default()));
+                }
                 Descriptor::Event(Rc::new(descriptor))
             }
             None => Descriptor::Other,
@@ -195,14 +203,41 @@ impl GuestDescriptors {
     }
 
     /// Whether what `access` wants to do to the file was done.
-    fn access(&self, loan: usize, id: DescriptorId, access: impl FnOnce(&GuestFile) -> Access) -> bool {
-        let access = self.file(loan, id).map_or(Access::Refused, |file| access(&file));
-        if access == Access::Torn {
-            self.lines.borrow_mut().entry(loan).or_default().torn.say(|others| {
-                warn!(loan, others, "memory of a virtual machine has become shorter while it was in use");
-            });
+    fn access(
+        &self,
+        loan: usize,
+        id: DescriptorId,
+        access: impl FnOnce(&GuestFile, &Rc<Cell<usize>>) -> Access,
+    ) -> bool {
+        let Some(file) = self.file(loan, id) else { return false };
+        let left =
+            Rc::clone(self.left.borrow_mut().entry(loan).or_insert_with(|| Rc::new(Cell::new(ADDRESSES))));
+        match access(&file, &left) {
+            Access::Done => return true,
+            Access::Refused => {}
+            Access::Large => self.note(loan, SlotTrouble::Large),
+            Access::Torn => self.note(loan, SlotTrouble::Short),
         }
-        access == Access::Done
+        false
+    }
+
+    /// What is to be said of clients, by loan, and how often it has not been since the last time.
+    pub(crate) fn take_troubles(&self) -> Vec<(usize, SlotTrouble, u64)> {
+        self.troubles.take()
+    }
+
+    fn note(&self, loan: usize, trouble: SlotTrouble) {
+        let mut lines = self.lines.borrow_mut();
+        let lines = lines.entry(loan).or_default();
+        let line = match trouble {
+            SlotTrouble::OnDisk => &mut lines.on_disk,
+            SlotTrouble::Short => &mut lines.short,
+            SlotTrouble::Large => &mut lines.large,
+            SlotTrouble::Blocking(_) => &mut lines.blocking,
+        };
+        line.say(|others| {
+            self.troubles.borrow_mut().push((loan, trouble, others.map_or(0, NonZero::get)));
+        });
     }
 
     fn file(&self, loan: usize, id: DescriptorId) -> Option<Rc<GuestFile>> {
@@ -222,12 +257,12 @@ impl GuestMemory for GuestDescriptors {
         let len = out.len();
         // SAFETY: `access` gives `len` bytes of a mapping; the guest may change them meanwhile: any value is valid.
         let copy = |from: *mut u8| unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len) };
-        self.access(loan, descriptor, |file| file.access(loan, offset, len, false, copy))
+        self.access(loan, descriptor, |file, left| file.access((loan, left), offset, len, false, copy))
     }
 
     fn write(&self, loan: usize, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool {
         let copy = |to: *mut u8| store(to, bytes);
-        self.access(loan, descriptor, |file| file.access(loan, offset, bytes.len(), true, copy))
+        self.access(loan, descriptor, |file, left| file.access((loan, left), offset, bytes.len(), true, copy))
     }
 }
 
@@ -253,6 +288,8 @@ enum Access {
     Done,
     /// There is nothing that could be accessed so.
     Refused,
+    /// It would take more addresses than the loan may have.
+    Large,
     /// What was accessed was not there after all.
     Torn,
 }
@@ -272,7 +309,7 @@ impl GuestFile {
     /// Lets `copy` loose on `len` bytes at `offset`. A mapping that it takes is the loan's.
     fn access(
         &self,
-        loan: usize,
+        (loan, left): (usize, &Rc<Cell<usize>>),
         offset: u64,
         len: usize,
         writes: bool,
@@ -283,7 +320,13 @@ impl GuestFile {
         };
         let mut mapping = self.mapping.borrow_mut();
         if mapping.as_ref().is_none_or(|mapping| mapping.bytes < end) {
-            *mapping = GuestMapping::new(loan, self.descriptor.as_fd(), self.writable).ok();
+            // What it had is free for what it gets.
+            *mapping = None;
+            match GuestMapping::new(loan, left, self.descriptor.as_fd(), self.writable) {
+                Ok(made) => *mapping = Some(made),
+                Err(MapError::Large) => return Access::Large,
+                Err(MapError::System) => return Access::Refused,
+            }
         }
         let Some(mapped) = mapping.as_ref().filter(|mapped| end <= mapped.bytes) else {
             return Access::Refused;
@@ -307,14 +350,35 @@ struct GuestMapping {
     base: NonNull<u8>,
     bytes: usize,
     mapped: usize,
+    /// Addresses that the loan may still take beside these.
+    left: Rc<Cell<usize>>,
+}
+
+/// Why a file is not mapped.
+enum MapError {
+    /// The loan would have more addresses than it may have.
+    Large,
+    System,
+}
+
+impl<E: Into<std::io::Error>> From<E> for MapError {
+    fn from(_: E) -> Self {
+        Self::System
+    }
 }
 
 impl GuestMapping {
-    fn new(loan: usize, descriptor: BorrowedFd<'_>, writable: bool) -> std::io::Result<Self> {
+    fn new(
+        loan: usize,
+        left: &Rc<Cell<usize>>,
+        descriptor: BorrowedFd<'_>,
+        writable: bool,
+    ) -> Result<Self, MapError> {
         let size = rustix::fs::fstat(descriptor)?.st_size;
         let bytes = usize::try_from(size).ok().filter(|bytes| *bytes > 0).ok_or(Errno::INVAL)?;
         let page = memory_page_bytes(descriptor)?.ok_or(Errno::INVAL)?;
         let mapped = bytes.checked_next_multiple_of(page).ok_or(Errno::NOMEM)?;
+        let rest = left.get().checked_sub(mapped).ok_or(MapError::Large)?;
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a mapping at an address of the kernel's choice disturbs nothing.
         let base = unsafe {
@@ -329,7 +393,8 @@ impl GuestMapping {
         let _ = unsafe { rustix::mm::madvise(base, mapped, Advice::LinuxDontDump) };
         let watch = Watch::new(Owner::Loan(loan), base.addr(), mapped, page).map_err(unmap)?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { watch, base, bytes, mapped })
+        left.set(rest);
+        Ok(Self { watch, base, bytes, mapped, left: Rc::clone(left) })
     }
 }
 
@@ -337,6 +402,7 @@ impl Drop for GuestMapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `new`; whoever got an address of it has ended its access.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
+        self.left.set(self.left.get() + self.mapped);
     }
 }
 
@@ -419,7 +485,7 @@ mod tests {
         }
         let lines = guest.lines.borrow();
         let [first, second] =
-            [1, 2].map(|loan| [&lines[&loan].torn, &lines[&loan].on_disk].map(RateLimited::unsaid));
+            [1, 2].map(|loan| [&lines[&loan].short, &lines[&loan].on_disk].map(RateLimited::unsaid));
         assert!(second == [0; 2] && first.iter().all(|unsaid| *unsaid <= 2), "{first:?} {second:?}");
     }
 
@@ -431,6 +497,26 @@ mod tests {
         let guest = with(&file);
         assert!(guest.read(1, ID, 0, &mut [0; 8]));
         assert!(!guest.write(1, ID, 0, &[0; 8]));
+    }
+
+    /// It costs nothing to make them, and there are addresses for others all the same.
+    #[test]
+    fn files_of_holes_take_no_addresses_from_others() {
+        let guest = GuestDescriptors::default();
+        let tries = |id: u32, bytes: u64| {
+            guest.insert(1, id, memory(bytes));
+            guest.write(1, DescriptorId(id), 0, &[7; 8])
+        };
+        assert!(!tries(0, 1 << 46), "more than a client may have in one piece");
+        let few = (1..200).filter(|id| tries(*id, 1 << 38)).count();
+        let troubles = guest.take_troubles();
+        let are_all = troubles.iter().all(|(loan, what, _)| (*loan, *what) == (1, SlotTrouble::Large));
+        assert!(few == 4 && !troubles.is_empty() && are_all, "{few} {troubles:?}");
+        guest.insert(2, 1000, memory(4096));
+        assert!(guest.write(2, DescriptorId(1000), 0, &[7; 8]));
+        // What is given back can be had again.
+        (0..200).for_each(|id| guest.remove(1, id));
+        assert!(tries(1, 1 << 39));
     }
 
     #[test]

@@ -16,37 +16,25 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use io_uring::{IoUring, opcode};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tracing::warn;
-
-use crate::rate_limited::RateLimited;
 
 /// What interrupts guests.
 #[derive(Default)]
 pub(crate) struct Interrupts {
     /// None before it is needed, and where it cannot be had.
     signals: RefCell<Option<Signals>>,
-    refused: RefCell<RateLimited>,
 }
 
 impl Interrupts {
-    /// Gets ready before there is anything to signal. Where a client can make the card wait, it says so, and tries
-    /// again with the next one.
-    pub(crate) fn prepare(&self) {
+    /// Gets ready before there is anything to signal.
+    ///
+    /// # Errors
+    /// There is no io_uring of Linux 5.19 here, so that a client can make the card wait.
+    pub(crate) fn prepare(&self) -> io::Result<()> {
         let mut signals = self.signals.borrow_mut();
-        if signals.is_some() {
-            return;
+        if signals.is_none() {
+            *signals = Some(Signals::new()?);
         }
-        match Signals::new() {
-            Ok(made) => *signals = Some(made),
-            Err(error) => self.refused.borrow_mut().say(|others| {
-                warn!(
-                    %error,
-                    others,
-                    "there is no io_uring of Linux 5.19 here for interrupts: a virtual machine that makes its own \
-                     block can make this node wait"
-                );
-            }),
-        }
+        Ok(())
     }
 
     /// Adds one to the counter of `event`, if it fits.
@@ -118,7 +106,7 @@ mod tests {
         for is_prepared in [true, false] {
             let interrupts = Interrupts::default();
             if is_prepared {
-                interrupts.prepare();
+                interrupts.prepare().unwrap();
             }
             assert_eq!(interrupts.signals.borrow().is_some(), is_prepared);
             let (one, other) = (event(), event());
@@ -149,7 +137,7 @@ mod tests {
         std::thread::spawn(move || {
             let interrupts = Interrupts::default();
             if is_prepared {
-                interrupts.prepare();
+                interrupts.prepare().unwrap();
             }
             (0..ROUNDS).for_each(|_| interrupts.signal(ours.as_fd()));
             done.send(()).unwrap();

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capture::Wish;
 use crate::load::LoadResult;
+use crate::memory;
 use crate::outbox::Message;
 use crate::plan::RailPlan;
 
@@ -111,6 +112,8 @@ pub(crate) enum ToLoan {
     Entry(Entry),
     /// Give back what it has borrowed.
     GiveBack,
+    /// End it without its lender, who does not answer.
+    Forget,
     /// A virtual machine takes a function out, or puts it in: whether it answers.
     Present(bool),
     /// Of the client of its slot.
@@ -238,6 +241,21 @@ pub(crate) enum FromSlot {
     Parked,
     /// Its device is in use: it keeps it.
     Kept,
+    /// What it has given is of little use; so often since that was said last.
+    Trouble { what: SlotTrouble, others: u64 },
+}
+
+/// What is wrong with what the client of a slot has given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) enum SlotTrouble {
+    /// Memory that lies in a file on a disk, which is not reached.
+    OnDisk,
+    /// Memory that has become shorter while it was in use.
+    Short,
+    /// More memory than there are addresses for.
+    Large,
+    /// Events, for which the kernel has no io_uring, for this reason (errno): who makes one block makes the card wait.
+    Blocking(i32),
 }
 
 /// What a card says of a drive.
@@ -288,12 +306,12 @@ impl Message for ToCard {
     }
 
     /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation,
-    /// limit, entry, return and presence, one for each peer's memory, one for each rail, eight for each drive, of which
-    /// the last says all, the one of the fabric, the one to renew keys, and the one to shut down. Of a slot it is one
-    /// message of each kind, and that only when the card has asked for it or another client has come. Of captures it is
-    /// one for each place. To a successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in
-    /// a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and
-    /// behind either one message that these were all.
+    /// limit, entry, return, end without its lender and presence, one for each peer's memory, one for each rail, eight
+    /// for each drive, of which the last says all, the one of the fabric, the one to renew keys, and the one to shut
+    /// down. Of a slot it is one message of each kind, and that only when the card has asked for it or another client
+    /// has come. Of captures it is one for each place. To a successor, whose outbox is a new one, come all descriptors
+    /// of slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at most 1024 of them
+    /// (`MOST` of `agent::slots`), and behind either one message that these were all.
     fn supersedes(&self, earlier: &Self) -> bool {
         match (self, earlier) {
             (Self::Loan(loan, what), Self::Loan(of, before)) => {
@@ -349,7 +367,10 @@ impl Message for ToAgent {
             (Self::Loan(loan, what), Self::Loan(of, before)) => {
                 let part = |what: &FromLoan| match what {
                     FromLoan::Disconnected { slot } => (discriminant(what), None, *slot),
-                    FromLoan::Slot(of) => (discriminant(what), Some(discriminant(of)), 0),
+                    FromLoan::Slot(of) => {
+                        let kind = if let FromSlot::Trouble { what, .. } = of { what.kind() } else { 0 };
+                        (discriminant(what), Some(discriminant(of)), kind)
+                    }
                     _ => (discriminant(what), None, 0),
                 };
                 loan.place == of.place && part(what) == part(before)
@@ -385,11 +406,24 @@ pub(crate) enum MediumTrouble {
     Failed,
     /// It has become shorter, and has so many bytes.
     Cut(u64),
+    /// It lies in memory and cannot be mapped, for this reason (errno).
+    Unmapped(i32),
+}
+
+impl SlotTrouble {
+    fn kind(self) -> usize {
+        match self {
+            Self::OnDisk => 0,
+            Self::Short => 1,
+            Self::Blocking(_) => 2,
+            Self::Large => 3,
+        }
+    }
 }
 
 impl MediumTrouble {
     /// How many kinds there are.
-    pub(crate) const KINDS: usize = 4;
+    pub(crate) const KINDS: usize = 5;
 
     pub(crate) fn kind(self) -> usize {
         match self {
@@ -397,6 +431,7 @@ impl MediumTrouble {
             Self::ReadOnly => 1,
             Self::Failed => 2,
             Self::Cut(_) => 3,
+            Self::Unmapped(_) => 4,
         }
     }
 }
@@ -431,7 +466,7 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sends a message, with its descriptors if there are any. `WouldBlock` when the other end does not read.
 pub(crate) fn send<M: Serialize>(to: BorrowedFd<'_>, message: &M, with: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let bytes = encode(message)?;
+    let mut bytes = encode(message)?;
     assert!(bytes.len() <= MESSAGE_BYTES, "messages are short");
     assert!(with.len() <= DESCRIPTORS, "few descriptors travel with a message");
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -439,7 +474,10 @@ pub(crate) fn send<M: Serialize>(to: BorrowedFd<'_>, message: &M, with: &[Borrow
     if !with.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(with));
     }
-    rustix::net::sendmsg(to, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = rustix::net::sendmsg(to, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL);
+    // Some have secrets of loans and seeds of keys.
+    memory::wipe(&mut bytes);
+    sent?;
     Ok(())
 }
 
@@ -467,7 +505,9 @@ pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
             descriptors.extend(rights);
         }
     }
-    Ok(Some((parse(&bytes[..received])?, descriptors)))
+    let message = parse(&bytes[..received]);
+    memory::wipe(&mut bytes[..received]);
+    Ok(Some((message?, descriptors)))
 }
 
 /// What stands in a message.
@@ -568,6 +608,7 @@ mod tests {
             ToLoan::Incarnation(Incarnation(1)),
             ToLoan::Entry(ENTRY),
             ToLoan::GiveBack,
+            ToLoan::Forget,
             ToLoan::Present(true),
             ToLoan::Slot(ToSlot::Descriptors { ids: vec![0] }),
             ToLoan::Slot(ToSlot::Descriptors { ids: vec![1] }),

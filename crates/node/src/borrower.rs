@@ -252,6 +252,10 @@ impl<'m> Endpoint<'m> for BorrowedDrive<'m> {
         self.driver.shutdown(now);
     }
 
+    fn give_up(&mut self, _now: Instant) {
+        self.driver.give_up();
+    }
+
     fn may_close(&self) -> bool {
         self.driver.is_shut_down()
     }

@@ -312,7 +312,7 @@ impl<'m> Card<'m> {
         let lent =
             drives.filter_map(|(at, drive)| Some((at, drive.clone()?, drive_owner(&config.loans, at))));
         let lent: Vec<_> = lent.collect();
-        ledger.retain(&config.loans, lent.iter().map(|(.., owner)| *owner))?;
+        ledger.retain(&config.loans, lent.iter().map(|(.., owner)| *owner));
         let cells = lent.iter().map(|(.., owner)| ledger.obtain_drive(*owner));
         let cells = cells.collect::<Result<Vec<_>, _>>()?;
         let places = config.loans.len();
@@ -682,6 +682,17 @@ impl<'m> Card<'m> {
     /// Gives what one loan has borrowed back, in the same way.
     pub fn give_back(&mut self, now: Instant, loan: usize) {
         self.step_one(now, loan, |card| card.loans[loan].begin_closing(now));
+        self.close_failed(loan);
+    }
+
+    /// Ends what one loan has borrowed without its lender, who does not answer and keeps the function for this node:
+    /// [`CardEvent::Closed`] follows at once. The other loans notice nothing of it.
+    pub fn forget(&mut self, now: Instant, loan: usize) {
+        self.step_one(now, loan, |card| {
+            let peer = card.peer_of(loan).filter(|peer| !card.peers[*peer].has_failed());
+            let channel = peer.and_then(|peer| card.peers.get_mut(peer)).map(|peer| &mut peer.channel);
+            card.loans[loan].forget(now, channel);
+        });
         self.close_failed(loan);
     }
 

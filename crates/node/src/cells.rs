@@ -23,11 +23,11 @@ use crate::parts::{DriveCells, DriverCells, FunctionCells};
 use crate::sightings::Sightings;
 use crate::slot::SlotCells;
 
-/// Most loans of a node, lent and borrowed together: all virtual functions of some drives, and some more.
-pub const MAX_LOANS: usize = 320;
-/// Most drives that a node lends, each with at least one loan.
-pub const MAX_DRIVES: usize = 80;
-/// Most slots of virtual machines among the loans.
+/// Most loans of a node, lent and borrowed together: as many as have room in the aperture of its domain.
+pub const MAX_LOANS: usize = 1024;
+/// Most drives that a node lends, each with at least one loan. A card looks at each of them in every turn.
+pub const MAX_DRIVES: usize = 256;
+/// Most slots of virtual machines among the loans: each has its share of the descriptors that a process may have.
 pub const MAX_SLOTS: usize = 80;
 /// Most rails of a node.
 pub const MAX_RAILS: usize = link::frame::MAX_RAILS;
@@ -70,7 +70,7 @@ pub struct LoanCells {
 
 impl EndCells<'_> {
     /// What such a loan is for.
-    pub(crate) fn kind(&self) -> LoanKind {
+    pub fn kind(&self) -> LoanKind {
         match self {
             Self::Lent(_) => LoanKind::Lend,
             Self::Drive { .. } => LoanKind::Drive,
@@ -449,22 +449,18 @@ impl<'m> NodeLedger<'m> {
 
     /// Takes back what no loan of a configuration and none of these drives has any more. A slot that has become vacant
     /// keeps its cells until the place has another life: its machine may still be connected, and is answered.
-    pub(crate) fn retain(
-        &self,
-        loans: &[LoanConfig],
-        drives: impl IntoIterator<Item = Owner>,
-    ) -> Result<(), RegionError> {
+    pub(crate) fn retain(&self, loans: &[LoanConfig], drives: impl IntoIterator<Item = Owner>) {
         let mut owners: BTreeSet<Owner> = drives.into_iter().collect();
         owners.extend(self.peers().map(|(place, _)| peer_owner(place)));
+        let known = self.loans();
         for (place, loan) in loans.iter().enumerate() {
             let owner = loan_owner(place, loan.life);
             let is_slot = |parts: LoanParts<'_>| matches!(parts.end, EndCells::Slot { .. });
-            if loan.role.kind().is_some() || self.find_parts(owner)?.is_some_and(is_slot) {
+            if loan.role.kind().is_some() || known.get(place, loan.life).is_some_and(is_slot) {
                 owners.insert(owner);
             }
         }
         self.regions.retain(|_, owner| owners.contains(&owner));
-        Ok(())
     }
 
     /// Bytes that the ledger takes up to its last region, be it used or not.
@@ -491,6 +487,16 @@ impl<'m> LedgerLoans<'m> {
     /// As [`NodeLedger::loan`].
     pub fn get(&self, place: usize, life: u32) -> Option<LoanParts<'m>> {
         self.0.get(&loan_owner(place, life)).and_then(|owned| parts_in(owned).ok().flatten())
+    }
+
+    /// Those that borrow: place, life and kind.
+    pub fn borrowed(&self) -> impl Iterator<Item = (usize, u32, LoanKind)> {
+        let loans = self.0.iter().filter(|(owner, _)| owner.0 & (DRIVES | PEERS) == 0);
+        loans.filter_map(|(owner, owned)| {
+            let kind = parts_in(owned).ok()??.end.kind();
+            let (place, life) = (usize::from(owner.0 as u16), (owner.0 >> 16) as u32);
+            (kind != LoanKind::Lend).then_some((place, life, kind))
+        })
     }
 
     /// As [`NodeLedger::peer`].

@@ -86,6 +86,11 @@ pub(crate) trait Endpoint<'m> {
     /// so.
     fn begin_closing(&mut self, _now: Instant) {}
 
+    /// The same at once, and by force: nobody waits for the lender any more.
+    fn give_up(&mut self, now: Instant) {
+        self.begin_closing(now);
+    }
+
     /// Whether what is borrowed can be given back.
     fn may_close(&self) -> bool {
         true

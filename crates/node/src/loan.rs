@@ -382,6 +382,15 @@ impl<'m> Loan<'m> {
         self.end.begin_closing(now);
     }
 
+    /// Nobody waits for the lender any more: what is borrowed ends without him.
+    pub(crate) fn forget(&mut self, now: Instant, channel: Option<&mut Channel<'m>>) {
+        if let Opening::Claim(claim) = &mut self.opening {
+            self.closing = false;
+            self.end.give_up(now);
+            claim.forget(channel, &mut self.stream);
+        }
+    }
+
     /// Something may have changed: everybody asks again.
     fn wake(&mut self) {
         self.may_have_media = true;

@@ -17,13 +17,13 @@ pub(crate) struct LoanTable<'m> {
     /// By place, what was found last.
     found: Vec<StdCell<Found>>,
     /// Of whom that may be another thing by now.
-    stale: StdCell<LoanSet>,
+    stale: LoanSet,
     /// Who may have work for a medium: since the last change nobody has said that there is none.
     workers: LoanSet,
     /// Slots of virtual machines.
     slots: LoanSet,
     /// By [`Asker`], who may have changed since that one has asked.
-    changed: [StdCell<LoanSet>; Asker::COUNT],
+    changed: [LoanSet; Asker::COUNT],
 }
 
 /// Whoever looks now and then at those loans that may have changed since, and at no others.
@@ -61,8 +61,7 @@ pub(crate) enum Deadline {
 }
 
 /// Some of the places.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct LoanSet([u64; WORDS]);
+pub(crate) struct LoanSet([StdCell<u64>; WORDS]);
 
 impl<'m> LoanTable<'m> {
     /// So many, without loans.
@@ -70,7 +69,7 @@ impl<'m> LoanTable<'m> {
         let mut places = Self {
             loans: Vec::new(),
             found: Vec::new(),
-            stale: StdCell::default(),
+            stale: LoanSet::default(),
             workers: LoanSet::default(),
             slots: LoanSet::default(),
             changed: Default::default(),
@@ -145,12 +144,8 @@ impl<'m> LoanTable<'m> {
 
     /// What was found of a loan may be another thing by now, though it was not changed itself.
     pub(crate) fn note_stale(&self, place: usize) {
-        let mut stale = self.stale.get();
-        stale.set(place, true);
-        self.stale.set(stale);
-        for changed in &self.changed {
-            changed.set(changed.get().with(place));
-        }
+        self.stale.set(place, true);
+        self.changed.iter().for_each(|changed| changed.set(place, true));
     }
 
     /// The same of all.
@@ -161,20 +156,18 @@ impl<'m> LoanTable<'m> {
     /// What there is of a loan, by `find` if it may have changed. `find` also says whether it stays so until the loan
     /// is changed.
     pub(crate) fn found(&self, place: usize, find: impl FnOnce() -> (Found, bool)) -> Found {
-        if !self.stale.get().has(place) {
+        if !self.stale.has(place) {
             return self.found[place].get();
         }
         let (found, is_steady) = find();
-        let mut stale = self.stale.get();
-        stale.set(place, !is_steady);
-        self.stale.set(stale);
+        self.stale.set(place, !is_steady);
         self.found[place].set(found);
         found
     }
 
     /// The places of which [`LoanTable::found`] would find anew.
     pub(crate) fn stale(&self) -> impl Iterator<Item = usize> + use<> {
-        self.stale.get().iter()
+        self.stale.iter()
     }
 
     /// What was found of all loans.
@@ -199,14 +192,13 @@ impl<'m> LoanTable<'m> {
 
     /// That one knows of a loan what there is.
     pub(crate) fn note_known(&mut self, asker: Asker, place: usize) {
-        self.changed[asker as usize].get_mut().set(place, false);
+        self.changed[asker as usize].set(place, false);
     }
 
     /// A loan was changed, or may have been.
     pub(crate) fn note_change(&mut self, place: usize) {
-        self.stale.get_mut().set(place, true);
+        self.note_stale(place);
         self.workers.set(place, true);
-        self.changed.iter_mut().for_each(|changed| changed.get_mut().set(place, true));
     }
 }
 
@@ -225,39 +217,44 @@ impl IndexMut<usize> for LoanTable<'_> {
     }
 }
 
+impl Default for LoanSet {
+    fn default() -> Self {
+        Self([const { StdCell::new(0) }; WORDS])
+    }
+}
+
 impl LoanSet {
     /// Whether it is one of them.
     pub(crate) fn has(&self, place: usize) -> bool {
-        self.0[place / 64] >> (place % 64) & 1 != 0
+        self.0[place / 64].get() >> (place % 64) & 1 != 0
     }
 
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.iter().all(|word| *word == 0)
-    }
-
-    /// The same and this one.
-    pub(crate) fn with(mut self, place: usize) -> Self {
-        self.set(place, true);
-        self
+        self.0.iter().all(|word| word.get() == 0)
     }
 
     /// A place is one of them from now on, or none.
-    pub(crate) fn set(&mut self, place: usize, is_in: bool) {
-        let bit = 1 << (place % 64);
-        let word = &mut self.0[place / 64];
-        *word = if is_in { *word | bit } else { *word & !bit };
+    pub(crate) fn set(&self, place: usize, is_in: bool) {
+        let (bit, word) = (1 << (place % 64), &self.0[place / 64]);
+        word.set(if is_in { word.get() | bit } else { word.get() & !bit });
     }
 
-    /// They, in ascending order.
-    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
-        self.0.into_iter().enumerate().flat_map(|(at, mut word)| {
+    /// They, in ascending order, as they are now.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + use<> {
+        let words: [u64; WORDS] = core::array::from_fn(|at| self.0[at].get());
+        words.into_iter().enumerate().filter(|(_, word)| *word != 0).flat_map(|(at, mut word)| {
             core::iter::from_fn(move || {
                 let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
                 word &= word - 1;
                 Some(at * 64 + bit)
             })
         })
+    }
+
+    /// They; none is one of them any more.
+    fn take(&self) -> Self {
+        Self(core::array::from_fn(|at| StdCell::new(self.0[at].take())))
     }
 }
 
@@ -267,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_set_has_what_was_put_into_it_in_order() {
-        let mut set = LoanSet::default();
+        let set = LoanSet::default();
         for place in [0, 63, 64, 200, MAX_LOANS - 1] {
             set.set(place, true);
             assert!(set.has(place) && !set.has(place ^ 1));

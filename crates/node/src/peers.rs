@@ -10,7 +10,7 @@ use base::ids::{Group, LifeId, NodeId};
 use base::ledger::{Journal, RegionError};
 use base::times::SILENCE;
 use link::pair::{COPIES, Channel, Known, Presence};
-use link::{Members, PublicKey, derive};
+use link::{Members, PublicKey, State, derive};
 
 use crate::cells::{NodeLedger, PeerCells, SPARE_PEERS, peer_places};
 use crate::config::{CardConfig, LoanRole};
@@ -197,7 +197,8 @@ impl<'m> Peers<'m> {
         let mut wanted: Vec<bool> = self.places.iter().map(is_called).collect();
         for (loan, config) in card.loans.iter().enumerate() {
             let Some(loan) = loans.get(loan) else { continue };
-            let is_wanted = matches!(config.role, LoanRole::Borrow { .. }) || loan.stream_id().is_some();
+            let borrows = matches!(config.role, LoanRole::Borrow { .. }) && loan.state() != State::Closed;
+            let is_wanted = borrows || loan.stream_id().is_some();
             if let Some(place) = loan.peer().and_then(|place| wanted.get_mut(place)) {
                 *place |= is_wanted;
             }

@@ -67,7 +67,7 @@ impl Stage<'_> {
                 return;
             }
             // Nothing is attached or detached here.
-            Effect::TellReturn { .. } | Effect::TellPresence { .. } => return,
+            Effect::TellReturn { .. } | Effect::TellForget { .. } | Effect::TellPresence { .. } => return,
             Effect::TellLoan { .. } | Effect::Vacate { .. } => return,
             Effect::TellDrive { .. } | Effect::TellWithdrawal { .. } => return,
             Effect::TellTenancy { loan, tenancy } => return self.tell_tenancy(loan, tenancy),

@@ -1,12 +1,14 @@
 //! W12: a lender that stays dead. Its guest waits for it once and not for each register, a RAID1 of two lenders goes
 //! on, and what the guest has given up is plugged in again when the lender is back.
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, binary};
+use campaign::causeway::{Lender, STOP_TIMEOUT, binary, card, status};
 use campaign::gate;
 use campaign::host::Host;
+use campaign::process::{poll_until, run_to_end};
 use campaign::scale::Stalls;
 use campaign::world::{World, WorldConfig};
 use guest::{HotPlug, Kit, Vm};
+use serde_json::Value;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -182,6 +184,41 @@ fn w12_a_drive_comes_back_with_pciehp() {
         "20 registers took {took:?}; the processors stood still {still_s:?} s; this machine {stalled:?}"
     );
     assert!(still_s.iter().all(|still_s| *still_s < STANDSTILL_S + stalled.as_secs_f64()), "{still_s:?} s");
+    end(vm, host, lenders);
+}
+
+/// Nobody waits for a lender that stays away: the card that runs lets go of its function, and takes it again.
+#[test]
+fn w3_a_function_of_a_silent_lender_is_let_go_of_by_the_card_that_runs() {
+    let _place = gate::computes();
+    let Some(kit) = guest::kit() else { return };
+    let Bench { mut vm, host, mut lenders, world } =
+        start(&kit, "let-go", HotPlug::Acpi, &NAMES[..1], DRIVER_S);
+    let machine = world.left();
+    let before = card(&status(machine, Host::NAME).unwrap()).unwrap();
+    let ask = |arguments: &[&str]| {
+        let mut command = machine.command(binary().unwrap());
+        command.args(arguments).args(["--name", Host::NAME]);
+        run_to_end(command, &machine.dir().join("logs"), arguments[0], LONG).unwrap()
+    };
+    lenders[0].process.kill_tree().unwrap();
+    let detached = ask(&["detach", "vm1/one"]);
+    let is_vacant = |loan: &Value| loan["slot"] == "vm1/one" && loan["state"] == "vacant";
+    poll_until("the slot to be vacant", LONG, || {
+        let status = status(machine, Host::NAME)?;
+        let loans = status["loans"].as_array().unwrap();
+        Ok(loans.iter().all(is_vacant).then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {detached:?}\n{}", host.process.tail()));
+    let events = ask(&["events", "-o", "json"]).stdout;
+    assert!(events.contains("slot-abandoned"), "{events}");
+    vm.wait_for(LONG, "test -z \"$(ls /dev | grep nvme.n1)\"").unwrap();
+    lenders[0] = start_lender(&world, NAMES[0]);
+    let attached = ask(&["attach", &lenders[0].lines[0], "vm1/one"]);
+    assert_eq!(attached.code, Some(0), "{attached:?}\n{}", host.process.tail());
+    vm.wait_for(LONG, "dd if=$(ls /dev/nvme?n1) of=/dev/null bs=4k count=1 iflag=direct").unwrap();
+    let after = card(&status(machine, Host::NAME).unwrap()).unwrap();
+    assert_eq!((after.pid, after.restarts), (before.pid, before.restarts), "the card goes on");
     end(vm, host, lenders);
 }
 

@@ -172,3 +172,53 @@ fn w4_a_borrower_with_an_older_state_folder_gets_its_drive() {
         }
     }
 }
+
+/// An older table of whose the function is has come back: whoever has it now shows that it is so.
+#[test]
+fn w4_a_lender_with_an_older_state_folder_keeps_its_drive_for_who_lives() {
+    let (world, image) = world();
+    let sources = [image.to_str().unwrap()];
+    let (folder, saved) = (state(world.right(), "lender"), world.right().dir().join("saved"));
+    let mut lender = Lender::start(world.right(), &sources, &[]).unwrap();
+    let line = lender.lines[0].clone();
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+    copy(&folder, &saved);
+    let mut lender = Lender::start(world.right(), &sources, &[]).unwrap();
+    let mut first = Borrower::start_as(world.left(), "first", &line, &[]).unwrap();
+    let load = Load::start(&first.socket, Model::new(0, 4 * MIB, 4), 8).unwrap();
+    for _ in 0..3 {
+        goes_on(&load);
+        lender.process.kill_tree().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        copy(&saved, &folder);
+        lender = Lender::start(world.right(), &sources, &[]).unwrap();
+    }
+    goes_on(&load);
+    ends_well(load, &mut first);
+}
+
+/// It has another image, and all that the living one is known by.
+#[test]
+fn w4_a_copy_of_a_living_lender_takes_nobody_from_it() {
+    let (world, image) = world();
+    let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+    let mut first = Borrower::start_as(world.left(), "first", &lender.lines[0], &[]).unwrap();
+    let load = Load::start(&first.socket, Model::new(0, 4 * MIB, 5), 8).unwrap();
+    goes_on(&load);
+    copy(&state(world.right(), "lender"), &state(world.left(), "lender"));
+    let other = world.left().dir().join("disk.img");
+    tools::empty_image(&other, 8 * MIB).unwrap();
+    let before = tools::sha256(&other).unwrap();
+    let copied = Lender::start(world.left(), &[other.to_str().unwrap()], &[]).unwrap();
+    // It has the table too, so it calls who has the function by that.
+    for _ in 0..5 {
+        goes_on(&load);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let said = copied.process.tail();
+    let mut copied = copied;
+    copied.process.kill_tree().unwrap();
+    goes_on(&load);
+    ends_well(load, &mut first);
+    assert_eq!(tools::sha256(&other).unwrap(), before, "nothing went there: {said}");
+}

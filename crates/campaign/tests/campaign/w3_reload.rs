@@ -401,18 +401,57 @@ fn x_a_reload_for_which_the_ledger_has_no_room_leaves_no_trace() {
 fn w3_a_loan_whose_lender_is_gone_leaves_all_the_same() {
     let world = world();
     let (left, right) = (world.left(), world.right());
-    let mut lender = Lender::start(right, &["ram:1M", "ram:1M"], &[]).unwrap();
-    let [stays, leaves] = [0, 1].map(|index| loan(left, &format!("d{index}"), &lender.lines[index]));
-    let mut borrower = Node::start(left, "borrower", &[stays.clone(), leaves.clone()]);
+    let stays = Lender::start_as(right, "stays", &["ram:4M"], &[]).unwrap();
+    let mut leaves = Lender::start_as(right, "leaves", &["ram:1M"], &[]).unwrap();
+    let [one, other] = [("a", &stays), ("b", &leaves)].map(|(name, of)| loan(left, name, &of.lines[0]));
+    let mut borrower = Node::start(left, "borrower", &[one.clone(), other.clone()]);
     borrower.edge();
     borrower.edge();
-    lender.process.kill_tree().unwrap();
-    let report = borrower.reload(std::slice::from_ref(&stays));
-    assert_eq!(states(&report), ["nvme1 removed pending"]);
+    let mut client = connect(&socket(left, "b")).unwrap();
+    client.write(0, &[7; 4096]).unwrap();
+    let load = Load::start(&socket(left, "a"), Model::new(0, MIB, 1), 4).unwrap();
+    load.wait_done(100, SOON).unwrap();
+    let before = card(&borrower.status()).unwrap();
+    leaves.process.kill_tree().unwrap();
+    load.take_longest_gap();
+    let report = borrower.reload(std::slice::from_ref(&one));
+    assert_eq!(states(&report), ["nvme0 removed pending"]);
     borrower.wait_event("loan-abandoned");
+    poll_until("the loan to be gone", SOON, || Ok((borrower.shown().1.len() == 1).then_some(()))).unwrap();
     // It may come back, though nobody answers for it yet.
-    let report = borrower.reload(&[stays, leaves]);
-    assert_eq!(states(&report), ["nvme1 added pending"]);
+    let report = borrower.reload(&[one, other]);
+    assert_eq!(states(&report), ["nvme0 added pending"]);
+    load.wait_done(100, SOON).unwrap();
+    let gap = load.take_longest_gap();
+    scale::report(&format!("w3: longest gap beside a loan whose lender is gone: {gap:?}"));
+    let now = card(&borrower.status()).unwrap();
+    assert_eq!((now.pid, now.generation), (before.pid, before.generation), "the card goes on");
+    // And is usable when somebody does.
+    let leaves = Lender::start_as(right, "leaves", &["ram:1M"], &[]).unwrap();
+    borrower.edge();
+    assert_eq!(card(&borrower.status()).unwrap().pid, before.pid);
+    let report = load.stop().unwrap();
+    assert_eq!((report.failed, report.lost), (0, None));
+    drop((stays, leaves));
+}
+
+/// A loan between them works, and both say what is wrong.
+#[test]
+fn x_domains_that_collide_are_named_at_both_ends() {
+    let world = world();
+    let (left, right) = (world.left(), world.right());
+    let block = "domain_block = '4096/16'\n".to_owned();
+    let mut lender = Node::start(right, "lender", &[block.clone(), rail(right), device("a", "ram:1M")]);
+    let loan = loan(left, "a", &lender.line());
+    let mut borrower = Node::start(left, "borrower", &[block, loan]);
+    borrower.edge();
+    for node in [&lender, &borrower] {
+        let shared = node.wait_event("domain-shared");
+        assert!(shared["domain"] == 4096 && shared["severity"] == "warning", "{shared}");
+    }
+    connect(&socket(left, "a")).unwrap().write(0, &[7; 4096]).unwrap();
+    borrower.end();
+    lender.end();
 }
 
 #[test]

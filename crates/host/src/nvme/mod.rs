@@ -179,6 +179,16 @@ impl<'m> Driver<'m> {
         }
     }
 
+    /// Ends by force, at once: nobody waits for the controller any more. What is in flight fails with
+    /// [`BlockError::Io`], and what is kept nobody will flush.
+    pub fn give_up(&mut self) {
+        if !self.is_shut_down() {
+            self.commands.drop_own();
+            self.commands.fail_all();
+            self.init.give_up();
+        }
+    }
+
     /// Whether [`shutdown`](Self::shutdown) has ended, in order or by force.
     pub fn is_shut_down(&self) -> bool {
         self.state() == State::ShutDown
@@ -362,10 +372,7 @@ impl<'m> Driver<'m> {
     /// Time has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.init.is_overdue(now) {
-            // What is kept nobody will flush any more.
-            self.commands.drop_own();
-            self.commands.fail_all();
-            return self.init.give_up();
+            return self.give_up();
         }
         if let Some(event) = self.init.take_timer(now) {
             self.transition(now, event);
@@ -393,7 +400,13 @@ impl<'m> Driver<'m> {
         match next {
             None => {}
             Some(Next::Begin) => self.begin(now),
-            Some(Next::Resized) => self.commands.fail_all(),
+            Some(Next::Resized) => {
+                self.commands.fail_all();
+                // What was under way is still at the controller, by names that others would get.
+                if self.state() == State::Ready {
+                    self.begin(now);
+                }
+            }
             Some(Next::Ready) => {
                 self.events.request();
                 self.commands.rewrite_all();

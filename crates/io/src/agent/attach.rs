@@ -110,16 +110,13 @@ impl Agent {
         self.follow();
     }
 
-    /// The lender of `loan`, which is being given back, does not answer: the place is vacant at once, and the lender
-    /// keeps the function for this node. The card is replaced.
-    ///
-    /// # Errors
-    /// What ending the card returned.
-    pub fn abandon(&mut self, loan: usize) -> io::Result<()> {
-        // It says that the node does so itself.
-        self.core.handle_replanned([]);
-        self.core.handle_abandoned(loan);
-        self.perform()
+    /// The lender of `loan`, which is being given back, does not answer, and keeps the function for this node: the card
+    /// is told to end the loan without him, and [`super::AgentEvent::GivenBack`] follows.
+    pub fn abandon(&mut self, loan: usize) {
+        if !self.spec.loans[loan].is_vacant() {
+            self.core.handle_abandoned(loan);
+        }
+        self.follow();
     }
 
     /// Whether [`Agent::shut_down`] was called: no loan comes any more.

@@ -290,6 +290,9 @@ impl Agent {
             MediumTrouble::Full => Event::ImageFull { source },
             MediumTrouble::ReadOnly => Event::ImageReadOnly { source },
             MediumTrouble::Failed => Event::ImageFailed { source },
+            MediumTrouble::Unmapped(errno) => {
+                Event::ImageUnmapped { source, error: std::io::Error::from_raw_os_error(errno).to_string() }
+            }
             MediumTrouble::Cut(bytes) => {
                 return self.cut_off(drive, bytes).then_some(AgentEvent::Altered(drive));
             }

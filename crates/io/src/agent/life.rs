@@ -89,6 +89,7 @@ impl Agent {
                 Some(Effect::StoreHolder(holder)) => self.wants.push(AgentEvent::StoreHolder(holder)),
                 Some(Effect::TellEnd) => self.tell(ToCard::ShutDown),
                 Some(Effect::TellReturn { loan }) => self.tell_of(loan, ToLoan::GiveBack),
+                Some(Effect::TellForget { loan }) => self.tell_of(loan, ToLoan::Forget),
                 Some(Effect::TellLoan { loan }) => {
                     let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
                     let config = Box::new(self.loan_config(&self.spec.loans[loan], &mut lenders));

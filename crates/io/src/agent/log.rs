@@ -80,6 +80,7 @@ fn replaced(pid: i32, generation: u64, fault: Fault) -> Event {
         Fault::Oversleeps => {
             ("oversleeps", "the card did not wake up when it was to, though it had a processor")
         }
+        Fault::Waits => ("waits", "the card waited for somebody in a system call, which it never should"),
     };
     Event::CardReplaced { pid, generation, fault, why }
 }
@@ -124,7 +125,7 @@ mod tests {
             "the function cannot be used yet: no space"
         );
         let replaced = |fault| event(Said::CardReplaced { pid: 7, generation: 1, fault }, &[]).kind();
-        let kinds = [Fault::Spins, Fault::Stopped, Fault::Oversleeps].map(replaced);
-        assert_eq!(kinds, ["card-spins", "card-replaced", "card-replaced"]);
+        let kinds = [Fault::Spins, Fault::Stopped, Fault::Oversleeps, Fault::Waits].map(replaced);
+        assert_eq!(kinds, ["card-spins", "card-replaced", "card-replaced", "card-replaced"]);
     }
 }

@@ -639,12 +639,21 @@ impl Agent {
         coming: impl Iterator<Item = LoanKind>,
         drives: usize,
     ) -> io::Result<usize> {
+        let ledger = view::ledger(&self.mapping);
         let present = self.spec.loans.iter().enumerate().filter(|(place, _)| !places.contains(place));
+        let present = present.filter_map(|(_, loan)| loan.config.role.reserved_kind());
+        // The card keeps what a loan had that is over until it hears of another one in that place: clients may still
+        // be connected.
+        let is_over = |place: usize, life| match self.spec.loans.get(place) {
+            Some(loan) if loan.config.life == life => loan.config.role.reserved_kind().is_none(),
+            _ => true,
+        };
+        let known = ledger.loans();
+        let kept = known.borrowed().filter(|(place, life, _)| is_over(*place, *life)).map(|(.., kind)| kind);
         // What is leaving has its memory until it has left.
         let leaving = self.leaving.iter().flat_map(|leaving| leaving.loans.iter().map(|_| LoanKind::Lend));
-        let kinds =
-            present.filter_map(|(_, loan)| loan.config.role.reserved_kind()).chain(coming).chain(leaving);
-        ledger_end(kinds, drives, Some(view::ledger(&self.mapping)), self.spec.ledger)
+        let kinds = present.chain(coming).chain(leaving).chain(kept);
+        ledger_end(kinds, drives, Some(ledger), self.spec.ledger)
     }
 
     fn shared(&self) -> &SharedCells {

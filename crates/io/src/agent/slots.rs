@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{ACCEPTS_A_TURN, Agent, Edge, LoanSpec, clients};
 use crate::event::Event;
 use crate::guest_memory::{self, FileKey};
-use crate::messages::{DESCRIPTORS, FromSlot, Hex, ToCard, ToSlot};
+use crate::messages::{DESCRIPTORS, FromSlot, Hex, SlotTrouble, ToCard, ToSlot};
 use crate::outbox::{Enclosure, Outbox};
 use crate::rate_limited::RateLimited;
 use crate::stream_socket::hang_up;
@@ -444,6 +445,19 @@ impl Agent {
                 answers.push(ToSlot::Closed { ids });
             }
             FromSlot::Kept => self.slots.keep(loan, function),
+            FromSlot::Trouble { what, others } => {
+                let (function, others) = (function.to_owned(), NonZero::new(others));
+                let event = match what {
+                    SlotTrouble::OnDisk => Event::GuestOnDisk { function, others },
+                    SlotTrouble::Large => Event::GuestLarge { function, others },
+                    SlotTrouble::Short => Event::GuestMemoryShort { function, others },
+                    SlotTrouble::Blocking(errno) => {
+                        let error = std::io::Error::from_raw_os_error(errno).to_string();
+                        Event::GuestMayBlock { function, error, others }
+                    }
+                };
+                event.say();
+            }
         }
         if is_taken_again {
             self.begin_slot(loan);

@@ -128,13 +128,14 @@ impl<'m> Media<'m> {
         let mut drives: Vec<_> = (0..places).map(|_| None).collect();
         let mut models: Vec<_> = (0..places).map(|_| None).collect();
         let mut health: Vec<_> = (0..places).map(|place| Health::new(place, 0, 512)).collect();
-        let mut collapser = None;
+        let (mut collapser, mut told) = (None, Told::new());
         // SAFETY: the agent gives the page at this number; nothing else in this process owns it.
         let last_writes = LastWrites::of_fd(unsafe { inherited(descriptor::LAST_WRITES)? })?;
         for ((index, drive, medium), image) in plan.drives().zip(given) {
             last_writes.take_over(index);
             health[index] = Health::new(index, drive.blocks, drive.block_size);
-            drives[index] = Some((Arc::new(open(image, medium.kind, &mut collapser)?), medium.kind));
+            let image = open(image, medium.kind, &mut collapser, &mut health[index], &mut told)?;
+            drives[index] = Some((Arc::new(image), medium.kind));
             models[index] = medium.flash.map(FlashModel::new);
         }
         let lent_drive = |loan: &LoanConfig| Some(loan.role.lent()?.drive).filter(|drive| *drive < places);
@@ -147,7 +148,7 @@ impl<'m> Media<'m> {
         let threads = if disks { Some(Threads::start(waiter)?) } else { None };
         let flushes = drives.iter().map(|_| Flushes::default()).collect();
         let flash = Flash::new(models, by_loan.clone());
-        let (in_ring, waiting, told) = (BTreeMap::new(), VecDeque::new(), Told::new());
+        let (in_ring, waiting) = (BTreeMap::new(), VecDeque::new());
         let drives = by_loan;
         Ok(Self {
             images,
@@ -182,7 +183,9 @@ impl<'m> Media<'m> {
         loans: &[usize],
         waiter: &Waiter,
     ) -> io::Result<()> {
-        let image = Arc::new(open(image, medium.kind, &mut self.collapser)?);
+        let mut health = Health::new(drive, config.blocks, config.block_size);
+        let image = open(image, medium.kind, &mut self.collapser, &mut health, &mut self.told)?;
+        let image = Arc::new(image);
         // One that has found no ring at its start has none.
         let kind = match medium.kind {
             MediumKind::Ring if self.ring.is_none() => MediumKind::Threads,
@@ -196,7 +199,7 @@ impl<'m> Media<'m> {
             self.health.push(Health::new(place, 0, 512));
             self.flushes.push(Flushes::default());
         }
-        self.health[drive] = Health::new(drive, config.blocks, config.block_size);
+        self.health[drive] = health;
         self.flushes[drive] = Flushes::default();
         self.flash.come(drive, medium.flash.map(FlashModel::new));
         for &loan in loans {
@@ -629,22 +632,28 @@ fn depth_of(drives: &[Option<usize>]) -> usize {
 }
 
 /// The image of a drive.
-fn open(fd: OwnedFd, kind: MediumKind, collapser: &mut Option<Collapser>) -> io::Result<Image> {
+fn open(
+    fd: OwnedFd,
+    kind: MediumKind,
+    collapser: &mut Option<Collapser>,
+    health: &mut Health,
+    told: &mut Told,
+) -> io::Result<Image> {
     let mut image = Image::from_fd(fd)?;
-    if kind == MediumKind::Inline {
-        map(&mut image, collapser);
+    // Where it cannot be mapped, system calls do as well.
+    if kind == MediumKind::Inline
+        && let Err(error) = map(&mut image, collapser)
+    {
+        health.note_unmapped(&error, told);
     }
     Ok(image)
 }
 
-/// Maps an image in memory. Where that cannot be, system calls do as well.
-fn map(image: &mut Image, collapser: &mut Option<Collapser>) {
-    let mapped = match collapser {
+/// Maps an image in memory.
+fn map(image: &mut Image, collapser: &mut Option<Collapser>) -> io::Result<()> {
+    match collapser {
         Some(collapser) => image.map(collapser),
         None => Collapser::start().and_then(|started| image.map(collapser.insert(started))),
-    };
-    if let Err(error) = mapped {
-        tracing::warn!(%error, "an image cannot be mapped; it is read and written by system calls");
     }
 }
 

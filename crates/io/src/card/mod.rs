@@ -409,9 +409,12 @@ impl<'m> Driver<'m> {
         Ok(())
     }
 
+    /// All that there are. What follows one that takes its time, and others would wait for it, comes in the next turn.
     fn take_messages(&mut self) -> io::Result<()> {
         while let Some((message, enclosed)) = messages::receive::<ToCard>(&self.messages)? {
             let mut enclosed = enclosed.into_iter();
+            let takes_time =
+                matches!(message, ToCard::Loan(_, ToLoan::Attach(_)) | ToCard::Drive(_, ToDrive::Lend));
             match message {
                 ToCard::Loan(loan, what) => self.hear_of_loan(loan, what, enclosed)?,
                 ToCard::Drive(drive, what) => self.hear_of_drive(drive, what, enclosed)?,
@@ -449,6 +452,9 @@ impl<'m> Driver<'m> {
                     }
                 }
             }
+            if takes_time {
+                break;
+            }
         }
         Ok(())
     }
@@ -479,6 +485,10 @@ impl<'m> Driver<'m> {
             ToLoan::GiveBack => {
                 self.slots.end(loan, &mut self.card, self.now);
                 self.card.give_back(self.now, loan);
+            }
+            ToLoan::Forget => {
+                self.slots.end(loan, &mut self.card, self.now);
+                self.card.forget(self.now, loan);
             }
             ToLoan::Present(is_present) => self.card.slot_set_present(self.now, loan, is_present),
             ToLoan::Slot(what) => self.hear_of_slot(loan, what, enclosed)?,

@@ -298,6 +298,9 @@ impl<'m> Slots<'m> {
             self.descriptors.signal(loan, id);
             busy = true;
         }
+        for (loan, what, others) in self.descriptors.take_troubles() {
+            context.to_agent.push_of(loan, FromSlot::Trouble { what, others });
+        }
         for place in 0..self.loans.len() {
             let loan = self.loans[place];
             self.give_back(loan, &mut context);

@@ -64,8 +64,6 @@ pub enum LastFlush {
     Failed,
 }
 
-const _: () = assert!(size_of::<Page>() <= 4096);
-
 /// The page, mapped.
 #[derive(Debug)]
 pub struct LastWrites {
@@ -134,8 +132,8 @@ impl LastWrites {
             return Err(io::Error::other("no memory of ours"));
         }
         let is_new = found.len() == 0;
-        if found.len() != size_of::<Page>() as u64 {
-            file.set_len(0)?;
+        // That of a program for which a node had fewer images begins with the same.
+        if found.len() < size_of::<Page>() as u64 {
             file.set_len(size_of::<Page>() as u64)?;
         }
         let page = Self::map(file.into(), Some(path.to_owned()))?;

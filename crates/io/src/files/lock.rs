@@ -12,7 +12,7 @@ use std::path::Path;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use tracing::warn;
+use crate::event::{Event, seconds};
 
 pub use self::holder::Holder;
 
@@ -58,7 +58,8 @@ pub(super) fn take(
         if waited >= QUIET && !told {
             told = true;
             let holder = holder::find(fd).map_or_else(|| "another process".to_owned(), |by| by.to_string());
-            warn!(image = %path.display(), holder, up_to = ?patience, "waiting for the lock of the image");
+            let (source, up_to_s) = (path.display().to_string(), seconds(patience));
+            Event::ImageLocked { source, holder, up_to_s }.say();
         }
         if signals.wait(pause.min(patience - waited)) {
             return Err(LockError::Interrupted);

@@ -100,6 +100,7 @@ pub(crate) fn that_are_abandoned_share_nothing() {
     while start.elapsed() < Duration::from_millis(100) {
         assert_eq!(pair.borrower.memory(), None);
     }
+    assert_eq!(pair.borrower.record().restarts, 0, "the card goes on without the loan");
 }
 
 pub(crate) fn that_do_not_want_to_share_nothing() {

@@ -49,7 +49,7 @@ impl<'a> AttachGap<'a> {
         let domains = "[[domains]]\nname = 'machine'\nkind = 'vm'\n\
                        [[domains.slots]]\nname = 'slot'\nsocket = 'slot.sock'\n";
         let pair = Pair::start((1, FUNCTIONS), transport, domains, scratch, interrupt)?;
-        let client = NbdClient::connect(&pair.sockets[0], PATIENCE)?;
+        let client = NbdClient::connect(&pair.nodes.sockets[0], PATIENCE)?;
         let blocks = client.size() / u64::from(BLOCK);
         let (took, attached) = (Duration::ZERO, 0);
         let mut gap = Self { pair, client, blocks, next: 0, attached, rounds: 0, took, interrupt };
@@ -65,7 +65,7 @@ impl<'a> AttachGap<'a> {
     }
 
     fn with_cycles(&mut self) -> Result<Round, Halt> {
-        let lines = (self.attached..).map(|at| self.pair.spare[at % FUNCTIONS].clone());
+        let lines = (self.attached..).map(|at| self.pair.nodes.spare[at % FUNCTIONS].clone());
         let lines: Vec<String> = lines.take(CYCLES).collect();
         self.attached += CYCLES;
         self.measured(|node, interrupt| {
@@ -98,7 +98,7 @@ impl<'a> AttachGap<'a> {
         let before = round_trip_ns();
         let until = Instant::now() + SETTLE;
         self.work(|| Instant::now() < until)?;
-        let (node, interrupt, is_over) = (&self.pair.borrower, self.interrupt, AtomicBool::new(false));
+        let (node, interrupt, is_over) = (&self.pair.nodes.borrower, self.interrupt, AtomicBool::new(false));
         let (client, blocks, next) = (&mut self.client, self.blocks, &mut self.next);
         let start = Instant::now();
         let (done, longest) = std::thread::scope(|scope| {
@@ -122,8 +122,8 @@ impl<'a> AttachGap<'a> {
     /// Ends both nodes in order.
     pub(super) fn stop(self) -> Result<(), Failure> {
         drop(self.client);
-        self.pair.borrower.stop()?;
-        self.pair.lender.stop()
+        self.pair.nodes.borrower.stop()?;
+        self.pair.nodes.lender.stop()
     }
 }
 

@@ -7,7 +7,7 @@ use program::exit::Failure;
 
 use super::bound::Share;
 use super::core_to_core::round_trip_ns;
-use super::loans::Pair;
+use super::loans::{Nodes, Pair};
 use super::report::Round;
 use super::usage::{self, CpuTime};
 use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
@@ -60,7 +60,7 @@ impl<'a> Idle<'a> {
         before: Before,
         interrupt: &'a Interrupt,
     ) -> Result<(Self, Scratch), Halt> {
-        let Pair { lender, borrower, sockets, scratch, .. } = pair;
+        let Pair { nodes: Nodes { lender, borrower, sockets, .. }, scratch } = pair;
         Ok((Self::of(lender, borrower, &sockets, before, interrupt)?, scratch))
     }
 

@@ -25,44 +25,41 @@ const OF_A_DRIVE: usize = 64;
 /// Memory of each function.
 const MIB_EACH: usize = 1;
 
-/// Two nodes, one of which has all that the other one lends.
+/// Two nodes, one of which has all that the other one lends, in a folder of their own.
 pub(super) struct Pair {
-    pub(super) lender: Node,
-    pub(super) borrower: Node,
-    /// The lines of functions that are lent and not borrowed from the start.
-    pub(super) spare: Vec<String>,
-    /// By loan.
-    pub(super) sockets: Vec<PathBuf>,
-    /// The nodes' folder: it is there as long as they are.
+    pub(super) nodes: Nodes,
+    /// It is there as long as they are.
     pub(super) scratch: Scratch,
 }
 
 impl Pair {
-    /// With so many loans on one rail, and so many functions that nobody has. `domains` stands in the borrower's file.
+    /// As [`Nodes::start`].
     pub(super) fn start(
-        (count, spare): (usize, usize),
+        counts: (usize, usize),
         transport: Transport,
         domains: &str,
         scratch: &Scratch,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt> {
         let scratch = Scratch::create_in(scratch.path(), "loans")?;
-        let nodes = Nodes::start((count, spare), transport, domains, &scratch, interrupt)?;
-        let Nodes { lender, borrower, spare, sockets } = nodes;
-        Ok(Self { lender, borrower, spare, sockets, scratch })
+        let nodes = Nodes::start(counts, transport, domains, &scratch, interrupt)?;
+        Ok(Self { nodes, scratch })
     }
 }
 
-/// The same without their folder.
+/// Two nodes, one of which has all that the other one lends.
 pub(super) struct Nodes {
     pub(super) lender: Node,
     pub(super) borrower: Node,
+    /// The lines of functions that are lent and not borrowed from the start.
     pub(super) spare: Vec<String>,
+    /// By loan.
     pub(super) sockets: Vec<PathBuf>,
 }
 
 impl Nodes {
-    /// As [`Pair::start`], in this very folder.
+    /// With so many loans on one rail, and so many functions that nobody has, in this folder. `domains` stands in the
+    /// borrower's file.
     pub(super) fn start(
         (count, spare): (usize, usize),
         transport: Transport,

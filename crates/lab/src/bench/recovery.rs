@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 
 use super::core_to_core::round_trip_ns;
-use super::loans::Pair;
+use super::loans::{Nodes, Pair};
 use super::report::Round;
 use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
 use crate::nbd_client::{Handle, NbdClient, NbdError, Request};
@@ -52,7 +52,7 @@ impl<'a> Recovery<'a> {
         depth: usize,
         interrupt: &'a Interrupt,
     ) -> Result<(Self, Scratch), Halt> {
-        let Pair { lender, borrower, sockets, scratch, .. } = pair;
+        let Pair { nodes: Nodes { lender, borrower, sockets, .. }, scratch } = pair;
         let busy = &sockets[..busy.min(sockets.len())];
         Ok((Self::of(lender, borrower, busy, depth, interrupt)?, scratch))
     }

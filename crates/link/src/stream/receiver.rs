@@ -255,7 +255,7 @@ impl<'m> Receiver<'m> {
 
     fn keep(&mut self, first: u64, count: u16, (rail, tlps): (RailId, &[u8])) -> Received {
         // Beyond what the sender can hold, no honest peer sends.
-        if first - self.expected() > SLOTS as u64 {
+        if first.saturating_sub(self.expected()) > SLOTS as u64 {
             return Received::Malformed;
         }
         if self.ahead.get(&first).is_some_and(|known| known.count >= count) {
@@ -281,10 +281,7 @@ impl<'m> Receiver<'m> {
         let mut rest = tlps;
         let end = first + u64::from(count);
         for number in first..end {
-            if !self.journal.has_room() {
-                // The sender still has it, and what cannot be kept comes again.
-                return self.keep(number, (end - number) as u16, (rail, rest));
-            }
+            let begin = rest;
             let parsed = TlpView::parse(rest);
             let arrival = match &parsed {
                 Ok(tlp) => Arrival::Tlp(tlp),
@@ -294,6 +291,10 @@ impl<'m> Receiver<'m> {
             (bytes, rest) = rest.split_at(arrival.len().unwrap_or(rest.len()));
             if number < self.expected() && self.journal.rule(Rule::DropDuplicates) {
                 continue;
+            }
+            if !self.journal.has_room() {
+                // The sender still has it, and what cannot be kept comes again.
+                return self.keep(number, (end - number) as u16, (rail, begin));
             }
             let Some(credits) = self.credits_after(&arrival) else { return Received::BeyondCredit };
             if let Some(watched) = self.watched.get_mut() {

@@ -79,6 +79,11 @@ pub enum Effect {
         /// The loan.
         loan: usize,
     },
+    /// Tell it to end what this loan has borrowed without its lender: [`Agent::handle_given_back`] follows.
+    TellForget {
+        /// The loan.
+        loan: usize,
+    },
     /// Tell it of the loan that a vacant place has now.
     TellLoan {
         /// The place.
@@ -333,10 +338,7 @@ impl Agent {
 
     /// Its lender does not answer, and keeps the function for this node: nobody waits for that any more.
     pub fn handle_abandoned(&mut self, loan: usize) {
-        self.standing.handle_given_back(loan, &mut self.out);
-        if self.life.record.pid.is_some() {
-            self.out.effect(Effect::Kill);
-        }
+        self.standing.handle_abandoned(loan, &mut self.out);
     }
 
     /// A machine takes the function of a slot out, or puts it in.

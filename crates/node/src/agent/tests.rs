@@ -309,6 +309,25 @@ fn a_successor_is_told_what_the_one_before_was_told() {
 }
 
 #[test]
+fn what_no_lender_takes_back_is_forgotten_by_the_card_that_runs() {
+    let mut play = serving();
+    play.agent.handle_detach(1);
+    assert_eq!(play.effects(), [Effect::TellReturn { loan: 1 }]);
+    play.agent.handle_abandoned(1);
+    play.agent.handle_abandoned(1);
+    assert_eq!(play.effects(), [Effect::TellForget { loan: 1 }], "once, and the card goes on");
+    play.agent.handle_detach(1);
+    assert_eq!(play.effects(), [], "nobody waits for its lender again");
+    play.kill();
+    play.drained();
+    play.effects();
+    play.agent.handle_started(play.now, PID);
+    assert_eq!(play.effects(), [Effect::TellForget { loan: 1 }], "the one before may not have heard it");
+    play.agent.handle_given_back(1);
+    assert_eq!(play.effects(), [Effect::Vacate { loan: 1 }]);
+}
+
+#[test]
 fn a_card_takes_a_new_loan_or_is_replaced() {
     let mut play = serving();
     play.agent.handle_detach(5);

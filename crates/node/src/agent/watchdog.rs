@@ -7,6 +7,7 @@
 //! - it is awake, or its promised time has come: the processor time that it has used. Time in which it waited for a
 //!   processor is not its fault, and a busy machine kills nobody;
 //! - it sleeps behind the time that it promised: the time between two looks, less what it waited for a processor;
+//! - it is awake and sleeps: it waits for somebody in a system call that a signal ends. The time between two looks;
 //! - it is stopped (SIGSTOP).
 //!
 //! Two looks are never further apart than they count, so that a machine that stood still as a whole speaks against
@@ -87,6 +88,8 @@ pub enum Fault {
     Spins,
     /// It sleeps past the time that it promised.
     Oversleeps,
+    /// It waits for somebody in a system call, though it never should.
+    Waits,
 }
 
 /// What a look has found.
@@ -96,7 +99,7 @@ pub(super) enum Finding {
     Nothing,
     /// It is to be killed.
     Replace(Fault),
-    /// It has been in one system call for [`WATCHDOG`]. Said once.
+    /// It has been in the kernel for [`WATCHDOG`]. Said once.
     Stuck(State),
     /// It has come out of it after so long.
     Free(Duration),
@@ -131,7 +134,9 @@ pub(super) struct Watchdog {
     spun: Duration,
     overslept: Duration,
     stopped: Duration,
-    /// Time in one system call.
+    /// Time in which it waited in system calls that a signal ends,
+    waited: Duration,
+    /// and in one that none ends.
     stuck: Duration,
     /// It is killed, and dies when the kernel lets it.
     condemned: bool,
@@ -215,11 +220,9 @@ impl Watchdog {
             (State::Stopped, _) if again => self.stopped += step,
             (State::Stopped | State::Other, _) | (_, None) => {}
             (State::Running, Some(_)) => self.spun += process.used.saturating_sub(before.used),
-            (State::Sleeping | State::InKernel, Some(_)) if awake => {
-                if again {
-                    self.stuck += step;
-                }
-            }
+            (State::Sleeping, Some(_)) if awake && again => self.waited += step,
+            (State::InKernel, Some(_)) if awake && again => self.stuck += step,
+            (State::Sleeping | State::InKernel, Some(_)) if awake => {}
             (State::Sleeping, Some(due)) if again => {
                 let waited = process.waited.saturating_sub(before.waited);
                 self.overslept += step.min(now.since(due)).saturating_sub(waited);
@@ -238,11 +241,15 @@ impl Watchdog {
             () if self.stopped >= STOPPED => Fault::Stopped,
             () if self.spun >= patience => Fault::Spins,
             () if self.overslept >= patience => Fault::Oversleeps,
+            () if self.waited >= patience => Fault::Waits,
             () => {
                 let step_over =
                     self.stuck >= WATCHDOG && self.stuck - LOOK_CLOSELY.min(self.stuck) < WATCHDOG;
-                let waits = matches!(state, State::Sleeping | State::InKernel);
-                return if step_over && waits { Finding::Stuck(state) } else { Finding::Nothing };
+                return if step_over && state == State::InKernel {
+                    Finding::Stuck(state)
+                } else {
+                    Finding::Nothing
+                };
             }
         };
         self.condemned = true;
@@ -253,7 +260,7 @@ impl Watchdog {
     /// Nothing speaks against the card any more.
     fn absolve(&mut self) -> Finding {
         let stuck = core::mem::take(&mut self.stuck);
-        (self.spun, self.overslept, self.stopped) = Default::default();
+        (self.spun, self.overslept, self.stopped, self.waited) = Default::default();
         if stuck >= WATCHDOG { Finding::Free(stuck) } else { Finding::Nothing }
     }
 

@@ -37,7 +37,7 @@ impl<'m> Card<'m> {
         assert!(matches!(loan.role, LoanRole::Borrow { .. }), "what is lent comes with its drive");
         self.now = now;
         self.seat(place, loan);
-        self.ledger.retain(&self.config.loans, self.drive_owners())?;
+        self.ledger.retain(&self.config.loans, self.drive_owners());
         self.obtain(place, &self.ledger.loans())?;
         self.decode();
         self.begin(place)
@@ -72,7 +72,7 @@ impl<'m> Card<'m> {
         }
         put(&mut self.config.drives, drive, Some(config.clone()));
         let owner = drive_owner(&self.config.loans, drive);
-        self.ledger.retain(&self.config.loans, self.drive_owners().chain([owner]))?;
+        self.ledger.retain(&self.config.loans, self.drive_owners().chain([owner]));
         let cells = self.ledger.obtain_drive(owner)?;
         let known = self.ledger.loans();
         for place in &places {

@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use base::ids::{Group, NodeId, RailId};
 use base::{Bucket, Instant};
-use link::PathId;
 use link::frame::{FrameError, Header, Kind};
 use link::pair::{Call, Event, Heard, LobbyConfig, OpenRefusal, Presence, Reception, Refusal, Said, Why};
+use link::{PathId, State};
 
 use super::{Card, CardEvent, Egress, FrameBuffers, Outgoing};
 use crate::cells::Address;
@@ -145,13 +145,16 @@ impl<'m> Card<'m> {
         self.peers.get(place).map(|_| place)
     }
 
-    /// Only an answer to this very card shows that the peer hears it, too.
+    /// Only an answer to this very card shows that the peer hears it, too. A lender that is there and has not opened the
+    /// stream (another one has the function, or it is lent no more) serves nobody: a guest would wait for it again and
+    /// again.
     fn note_heard(&mut self, now: Instant, place: usize, heard: Heard) {
         if !matches!(heard, Heard::Answer | Heard::Newcomer) {
             return;
         }
         for loan in self.loans.slots() {
-            if self.loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && loan.is_silent()) {
+            let waits_for = |loan: &Loan<'_>| loan.peer() == Some(place) && loan.state() == State::Open;
+            if self.loans.get(loan).is_some_and(|loan| waits_for(loan) && loan.is_silent()) {
                 self.step_one(now, loan, |card| card.loans[loan].note_answer(now));
             }
         }

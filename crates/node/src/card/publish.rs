@@ -39,7 +39,8 @@ impl Card<'_> {
         let changed = self.loans.take_changed(Asker::Gauges);
         let has_changed = |loan: &usize| changed.has(*loan);
         let drives = self.drives.iter().flatten().filter(|drive| drive.loans().iter().any(has_changed));
-        drives.flat_map(|drive| drive.loans()).fold(changed, |all, loan| all.with(*loan))
+        drives.flat_map(|drive| drive.loans()).for_each(|loan| changed.set(*loan, true));
+        changed
     }
 
     /// Who has something of this node is called where it has proven to be, and the agent keeps where that is.

@@ -71,6 +71,7 @@ mod domain;
 mod drive;
 mod error;
 mod group_key;
+mod listen;
 mod raw;
 mod switch;
 mod validate;

@@ -54,6 +54,7 @@ use node::switch::{
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::listen::Place;
 use super::{ConfigError, Problem, read_text, toml_problem};
 use crate::cli::{Listen, NodeName, PORT_FIRST};
 
@@ -264,34 +265,20 @@ impl Check<'_> {
     /// Where a port listens, and for whom.
     fn place(&mut self, raw: &RawPort, has_control: bool) -> Option<SwitchPort> {
         let name = self.name(&raw.name);
-        let listen = match (&raw.listen, &raw.ethernet) {
-            (Some(address), None) => match self.parsed(address)? {
-                Listen::Udp { address, port } => {
-                    Some(Listen::Udp { address, port: port.or(Some(PORT_FIRST)) })
-                }
-                Listen::Ethernet { interface } => {
-                    let at = address.span().start;
-                    self.wrong(
-                        at,
-                        format_args!("an interface stands behind ethernet: ethernet = \"{interface}\""),
-                    );
-                    None
-                }
-            },
-            (None, Some(interface)) => match Listen::on(interface.get_ref()) {
-                Ok(listen) => Some(listen),
-                Err(error) => {
-                    self.wrong(interface.span().start, error);
-                    None
-                }
-            },
-            (Some(_), Some(interface)) => {
-                self.wrong(interface.span().start, "a port has listen or ethernet, not both");
-                None
+        let place = Place {
+            of: "port",
+            example: "ADDR:PORT",
+            at: raw.name.span().start,
+            listen: raw.listen.as_ref(),
+            ethernet: raw.ethernet.as_ref(),
+        };
+        let listen = match place.find() {
+            Ok(Listen::Udp { address, port }) => {
+                Some(Listen::Udp { address, port: port.or(Some(PORT_FIRST)) })
             }
-            (None, None) => {
-                let what = "a port needs listen = \"ADDR:PORT\" or ethernet = \"INTERFACE\"";
-                self.wrong(raw.name.span().start, what);
+            Ok(listen) => Some(listen),
+            Err((at, what)) => {
+                self.wrong(at, what);
                 None
             }
         };

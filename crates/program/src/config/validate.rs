@@ -13,6 +13,7 @@ use toml::Spanned;
 
 use super::drive::OfDevice;
 use super::error::Problem;
+use super::listen::Place;
 use super::{
     BlockSize, Cache, Config, DEVICES_MAX, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, SLOTS_MAX,
     group_key, raw,
@@ -138,33 +139,14 @@ impl Check<'_> {
 
     /// Where a rail is to be.
     fn listen(&mut self, raw: &raw::Rail) -> Option<Listen> {
-        match (&raw.listen, &raw.ethernet) {
-            (Some(address), None) => match self.parsed(address)? {
-                Listen::Ethernet { interface } => {
-                    let what =
-                        format_args!("an interface stands behind ethernet: ethernet = \"{interface}\"");
-                    self.wrong(address.span().start, what);
-                    None
-                }
-                listen => Some(listen),
-            },
-            (None, Some(interface)) => match Listen::on(interface.get_ref()) {
-                Ok(listen) => Some(listen),
-                Err(error) => {
-                    self.wrong(interface.span().start, error);
-                    None
-                }
-            },
-            (Some(_), Some(interface)) => {
-                self.wrong(interface.span().start, "a rail has listen or ethernet, not both");
-                None
-            }
-            (None, None) => {
-                let what = "a rail needs listen = \"ADDR\" or ethernet = \"INTERFACE\"";
-                self.wrong(raw.name.span().start, what);
-                None
-            }
-        }
+        let place = Place {
+            of: "rail",
+            example: "ADDR",
+            at: raw.name.span().start,
+            listen: raw.listen.as_ref(),
+            ethernet: raw.ethernet.as_ref(),
+        };
+        place.find().map_err(|(at, what)| self.wrong(at, what)).ok()
     }
 
     fn rail(&mut self, raw: &raw::Rail) -> Option<Rail> {

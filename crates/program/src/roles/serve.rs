@@ -140,10 +140,9 @@ impl Node {
                 }
                 self.note_leaving(event, observer);
             }
-            let turned = self.domains.turn(&mut self.agent, &self.state);
-            turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
+            self.domains.turn(&mut self.agent, &self.state);
             self.turn_managed();
-            self.follow_leaving(observer);
+            self.follow_leaving();
             self.turn_discovery();
             if self.hangups.as_mut().is_some_and(Hangups::take) {
                 // What came of it is said as events.

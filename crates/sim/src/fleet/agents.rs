@@ -48,6 +48,10 @@ impl World<'_> {
                 self.act(node, |card, now| card.give_back(now, loan));
                 return;
             }
+            Effect::TellForget { loan } => {
+                self.act(node, |card, now| card.forget(now, loan));
+                return;
+            }
             Effect::TellLoan { loan } => return self.tell_loan(node, loan),
             Effect::Vacate { loan } => return self.vacate(node, loan),
             Effect::RaiseIncarnation { loan, seen } => {
@@ -157,8 +161,11 @@ impl World<'_> {
         let this = &mut self.members[node];
         let place = loan - this.lent.len();
         if let Some(claim) = this.places[place].claim.take() {
-            let has_it = &mut self.functions[claim.function].claim;
-            has_it.take_if(|it| *it == (node, place));
+            let function = &mut self.functions[claim.function];
+            function.claim.take_if(|it| *it == (node, place));
+            if !claim.is_abandoned {
+                function.kept_for = None;
+            }
             self.fleet.detached += 1;
         }
     }

@@ -35,6 +35,10 @@ pub(super) struct Claim {
     pub(super) is_leaving: bool,
     /// The agent was told to give it back.
     pub(super) is_returning: bool,
+    /// When nobody waits for its lender any more, if it has not taken it back by then,
+    pub(super) gives_up_at: Option<u64>,
+    /// and that has come.
+    pub(super) is_abandoned: bool,
     /// An earlier life of the node has it, and the present one has not had it yet; or its lender did not lend it for a
     /// while. If it were given back now, its lender would keep it for who had it.
     pub(super) is_former: bool,
@@ -59,8 +63,20 @@ impl Claim {
     pub(super) fn by(by: By, number: u64, function: usize) -> Self {
         let requests = BTreeMap::new();
         let (is_leaving, is_returning, is_former, is_stuck) = (false, false, false, false);
-        let is_intruder = false;
-        Self { number, function, by, is_intruder, requests, is_leaving, is_returning, is_former, is_stuck }
+        let (is_intruder, is_abandoned, gives_up_at) = (false, false, None);
+        Self {
+            number,
+            function,
+            by,
+            is_intruder,
+            requests,
+            is_leaving,
+            is_returning,
+            gives_up_at,
+            is_abandoned,
+            is_former,
+            is_stuck,
+        }
     }
 
     /// The same by who has no right to it.

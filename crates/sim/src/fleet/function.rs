@@ -32,6 +32,8 @@ pub(super) struct Function<'w> {
     pub(super) had: Option<Had>,
     /// Who borrows it: node and place.
     pub(super) claim: Option<(usize, usize)>,
+    /// The node that has given it back and whose lender may not know that: he keeps it for that one.
+    pub(super) kept_for: Option<usize>,
     /// Of a crowd: it is one of those that do not simply go on.
     pub(super) is_troubled: bool,
     /// Its medium stands still.
@@ -60,6 +62,7 @@ impl Function<'_> {
             entry,
             had: None,
             claim: None,
+            kept_for: None,
             is_troubled: false,
             is_stuck: false,
             verified: 0,

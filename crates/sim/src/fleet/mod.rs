@@ -69,6 +69,8 @@ pub struct Fleet {
     pub reboots: u64,
     /// Functions that came to a node while its card ran, and that were given back.
     pub attached: u64,
+    /// Functions that were given back without their lenders.
+    pub abandoned: u64,
     /// See [`Fleet::attached`].
     pub detached: u64,
     /// Drives that came to a node while its card ran, that left it, and of these those that somebody had.
@@ -450,7 +452,8 @@ impl<'w> World<'w> {
         }
         let function = free[self.random.index(free.len())];
         let place = places[self.random.index(places.len())];
-        if self.functions[function].lender == node || self.members[node].asks_for(function) {
+        let is_kept = self.functions[function].kept_for.is_some_and(|other| other != node);
+        if self.functions[function].lender == node || is_kept || self.members[node].asks_for(function) {
             return;
         }
         self.fleet.passed_on +=

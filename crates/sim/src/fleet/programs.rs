@@ -9,6 +9,8 @@ use crate::death::survive;
 
 /// How long programs go on when all faults have ended: every function that is borrowed is used once more.
 const ENCORE: u64 = 60_000_000;
+/// How long a program waits for a lender at most, if it does not wait for ever.
+const GIVES_UP: u64 = 40_000_000;
 
 impl World<'_> {
     /// A vacant place has a loan from now on.
@@ -34,9 +36,29 @@ impl World<'_> {
         }
         if (at_once || claim.is_idle()) && !claim.is_returning && (!claim.is_former || self.is_managed) {
             claim.is_returning = true;
+            // In a managed fleet others are given what nobody gives back.
+            claim.gives_up_at = (!self.is_managed && self.random.chance(300))
+                .then(|| self.clock.now + self.random.range(1_000_000, GIVES_UP));
             let loan = this.loan_of(place);
             this.node.agent.handle_detach(loan);
             self.note("detach", node);
+            self.drive_agent(node);
+            self.service(node);
+        }
+    }
+
+    /// Nobody waits any more for a lender that does not take a function back, if it is the lender that it waits for.
+    fn abandon(&mut self, node: usize, place: usize) {
+        let this = &mut self.members[node];
+        let loan = this.loan_of(place);
+        let drive = this.node.card.as_ref().and_then(|card| card.borrowed(loan));
+        let Some(claim) = &mut this.places[place].claim else { return };
+        if drive.is_some_and(|drive| drive.driver.kept().0 == 0) {
+            (claim.is_abandoned, claim.gives_up_at) = (true, None);
+            self.functions[claim.function].kept_for = Some(node);
+            this.node.agent.handle_abandoned(loan);
+            self.fleet.abandoned += 1;
+            self.note("abandon", node);
             self.drive_agent(node);
             self.service(node);
         }
@@ -56,6 +78,10 @@ impl World<'_> {
             let claim = self.members[node].places[place].claim.as_ref();
             if claim.is_some_and(|claim| claim.is_leaving && !claim.is_returning) {
                 self.begin_detach(node, place, false);
+            }
+            let claim = self.members[node].places[place].claim.as_ref();
+            if claim.and_then(|claim| claim.gives_up_at).is_some_and(|at| at <= self.clock.now) {
+                self.abandon(node, place);
             }
         }
         let after = self.random.range(self.plan.think / 2, self.plan.think);

@@ -23,6 +23,7 @@ fn what_comes_and_goes_between_many_nodes_disturbs_nobody() {
                 all.withdrawn += fleet.withdrawn;
                 all.taken_away += fleet.taken_away;
                 all.passed_on += fleet.passed_on;
+                all.abandoned += fleet.abandoned;
             }
             Err(failure) => {
                 failures += 1;
@@ -37,6 +38,7 @@ fn what_comes_and_goes_between_many_nodes_disturbs_nobody() {
     assert!(all.attached > 2 * count && all.detached > 5 * count, "functions come and go");
     assert!(all.lent > count / 2 && all.withdrawn > count && all.taken_away > count / 4, "so do drives");
     assert!(all.passed_on > 2 * count, "and others have them afterwards");
+    assert!(all.abandoned > count / 4, "some without their lenders");
 }
 
 #[test]

@@ -266,6 +266,31 @@ fn with_world(test: impl FnOnce(&mut World<'_>)) {
     test(&mut World::new(&arena, &killer));
 }
 
+/// Whatever ends of it later must not be taken for the end of something else.
+#[test]
+fn a_format_to_another_block_size_leaves_nothing_under_way() {
+    with_world(|world| {
+        world.model.reports = true;
+        world.ready();
+        world.model.hang = true;
+        (1..4).for_each(|id| world.submit(id, BlockKind::Read, id.into(), 1, 0));
+        world.settle();
+        world.model.block_shift = 12;
+        let (mut told, resets) = (Vec::new(), world.driver().counters().resets.get());
+        world.model.report(&mut told);
+        world.inputs.extend(told.into_iter().map(Input::Function));
+        world.settle();
+        assert_eq!(world.results(), [1, 2, 3].map(|id| (id, Err(BlockError::Io))));
+        assert_eq!(world.driver().counters().resets.get(), resets + 1, "the controller has them yet");
+        world.model.hang = false;
+        world.ready();
+        assert_eq!(world.driver().geometry().map(|it| it.block_size), Some(4096));
+        world.submit(9, BlockKind::Flush, 0, 0, 0);
+        world.settle();
+        assert_eq!(world.results(), [(9, Ok(()))]);
+    });
+}
+
 #[test]
 fn initialises_and_reports_the_drive() {
     with_world(|world| {

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+use spec::nvme::feature::AsyncEventConfiguration;
 use spec::nvme::identify::{IdentifyController, IdentifyNamespace, Oncs};
 use spec::nvme::registers::{self, Aqa, Cap, Cc, CmbLoc, CmbMsc, CmbSz, Csts};
 use spec::nvme::{
-    AdminOpcode, CompletionEntry, CreateIoCompletionQueue, CreateIoSubmissionQueue, DatasetManagementRange,
-    NvmOpcode, PCI_CLASS_CODE, Status, SubmissionEntry,
+    AdminOpcode, AsyncEvent, CompletionEntry, CreateIoCompletionQueue, CreateIoSubmissionQueue,
+    DatasetManagementRange, NvmOpcode, PCI_CLASS_CODE, Status, SubmissionEntry,
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -63,6 +64,10 @@ pub(super) struct Model {
     /// The same, but flushes only.
     pub(super) hang_flushes: bool,
     pub(super) block_shift: u8,
+    /// It tells of changes of its namespace.
+    pub(super) reports: bool,
+    /// The command that it does so with.
+    reporter: Option<u16>,
     pub(super) fatal: bool,
     pub(super) shut_down: bool,
     pub(super) flushes: usize,
@@ -99,6 +104,8 @@ impl Model {
             hang: false,
             hang_flushes: false,
             block_shift: 9,
+            reports: false,
+            reporter: None,
             fatal: false,
             shut_down: false,
             flushes: 0,
@@ -124,6 +131,21 @@ impl Model {
         (self.queues, self.vector) = (Default::default(), None);
         self.cmb.fill(0xee);
         (self.fatal, self.host_keeps) = (false, false);
+        self.reporter = None;
+    }
+
+    /// Tells that something about its namespace has changed.
+    pub(super) fn report(&mut self, out: &mut Vec<Output>) {
+        let cid = self.reporter.take().expect("it was asked to tell of that");
+        self.complete(0, cid, Status::SUCCESS, AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.0, out);
+    }
+
+    fn complete(&mut self, queue: usize, cid: u16, status: Status, dw0: u32, out: &mut Vec<Output>) {
+        let this = &mut self.queues[queue];
+        let done = CompletionEntry::new(queue as u16, this.head, cid, status, dw0, this.phase);
+        out.push(Output::Write(this.cq + u64::from(this.cq_tail) * 16, done.as_bytes().to_vec()));
+        this.cq_tail = (this.cq_tail + 1) % this.entries;
+        this.phase ^= this.cq_tail == 0;
     }
 
     /// What was not durable is gone, and the lender's incarnation is new.
@@ -271,12 +293,12 @@ impl Model {
             if queue == 1 && (self.hang || self.hang_flushes && is_flush) {
                 continue;
             }
+            if queue == 0 && self.reports && entry.admin_opcode() == AdminOpcode::ASYNC_EVENT_REQUEST {
+                self.reporter = Some(entry.cid.get());
+                continue;
+            }
             let status = if queue == 0 { self.admin(&entry, out) } else { self.io(&entry, host, out) };
-            let this = &mut self.queues[queue];
-            let done = CompletionEntry::new(queue as u16, this.head, entry.cid.get(), status, 0, this.phase);
-            out.push(Output::Write(this.cq + u64::from(this.cq_tail) * 16, done.as_bytes().to_vec()));
-            this.cq_tail = (this.cq_tail + 1) % this.entries;
-            this.phase ^= this.cq_tail == 0;
+            self.complete(queue, entry.cid.get(), status, 0, out);
         }
     }
 
@@ -299,6 +321,7 @@ impl Model {
                 if self.hides_cache {
                     data.vendor[..8].copy_from_slice(&spec::nvme::identify::HOST_KEEPS_OFFERED);
                 }
+                data.oaes = AsyncEventConfiguration(0).with_namespace_attribute(self.reports).0.into();
                 data.oncs = Oncs(0).with_dataset_management(true).with_write_zeroes(true).0.into();
                 self.send(entry, data.as_bytes(), out);
             }
@@ -311,7 +334,7 @@ impl Model {
                 data.lbaf[0].lbads = self.block_shift;
                 self.send(entry, data.as_bytes(), out);
             }
-            AdminOpcode::SET_FEATURES => {}
+            AdminOpcode::SET_FEATURES | AdminOpcode::GET_LOG_PAGE => {}
             AdminOpcode::CREATE_IO_CQ => {
                 let queue = CreateIoCompletionQueue::parse(entry);
                 assert!(queue.contiguous && !queue.interrupts && queue.qid == 1);

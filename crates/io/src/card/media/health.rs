@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::io;
 use std::time::Duration;
 
 use base::Instant;
@@ -71,6 +72,12 @@ impl Health {
             self.cut(bytes);
             told.push_back(ToAgent::Drive(self.drive, FromDrive::Medium(MediumTrouble::Cut(bytes))));
         }
+    }
+
+    /// It lies in memory, and cannot be mapped.
+    pub(super) fn note_unmapped(&self, error: &io::Error, told: &mut Told) {
+        let trouble = MediumTrouble::Unmapped(error.raw_os_error().unwrap_or_default());
+        told.push_back(ToAgent::Drive(self.drive, FromDrive::Medium(trouble)));
     }
 
     /// A request has failed, and whoever sent it is told. So is the agent, now and then.

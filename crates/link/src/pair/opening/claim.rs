@@ -177,6 +177,21 @@ impl<'m> Claim<'m> {
         }
     }
 
+    /// Nobody waits for the lender any more, who keeps the function for this node: what flows in the stream is over,
+    /// and [`ClaimEvent::Closed`] follows without his answer. He gets to know that it is given back if he is heard
+    /// before the channel ends; what he says of the stream later finds none.
+    pub fn forget(&mut self, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
+        match channel.filter(|channel| self.is_of(channel)) {
+            Some(channel) => {
+                let id = StreamId(self.cells.stream.get());
+                channel.release(id, stream);
+                channel.say_of(id, What::Close);
+            }
+            None => stream.clear(),
+        }
+        self.end();
+    }
+
     /// Part of every step: asks again what was not answered, and begins anew where the channel has.
     pub fn advance(&mut self, now: Instant, channel: &mut Channel<'m>, stream: &mut Stream<'m>) {
         if !matches!(self.state(), ClaimState::Asking | ClaimState::Open | ClaimState::Closing)

@@ -32,6 +32,11 @@ impl Repeat {
         self.next = None;
     }
 
+    /// It was answered, and is said again then.
+    fn rest(&mut self, until: Instant) {
+        *self = Self { next: Some(until), wait: HANDSHAKE_RETRY };
+    }
+
     /// Whether it is to be said now; the next time comes later.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.next.is_some_and(|next| next <= now);

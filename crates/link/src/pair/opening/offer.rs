@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 
 use base::ids::{DomainId, LifeId, LoanGeneration, NodeId, StreamId};
 use base::ledger::{Cell, Code, Journal, Layout};
-use base::times::{HOLD, SILENCE};
+use base::times::{HOLD, SILENCE, STREAM_CHECK};
 use base::{Instant, Rule, coded};
 use core::time::Duration;
 use pcie::Bdf;
@@ -426,7 +426,7 @@ impl<'m> Offer<'m> {
             }
             // Said again: it is answered when that is durable.
             (_, What::Close) => {}
-            (_, What::Informed) => self.informs.end(),
+            (_, What::Informed) => self.informs.rest(now + STREAM_CHECK),
             _ => channel.stats().unknown_streams.add(1),
         }
     }
@@ -698,6 +698,7 @@ impl<'m> Offer<'m> {
         channel.say_of(StreamId(self.cells.stream.get()), What::Opened { tenancy, requester, base });
     }
 
+    /// Says what the borrower is to know, and finds out whether it still knows the stream: one that does not says so.
     fn inform(&mut self, now: Instant, channel: &mut Channel<'m>) {
         if let Some(information) = self.information.filter(|_| self.informs.is_due(now)) {
             channel.say_of(StreamId(self.cells.stream.get()), What::Inform(information));

@@ -1,5 +1,7 @@
 //! Drives come to a card that runs, and leave it, beside one that is used all the time.
 
+use base::times::STREAM_CHECK;
+
 use super::*;
 
 /// A lender of one drive, and a borrower of that; with the other drive, and its loan.
@@ -156,6 +158,111 @@ fn a_list_holds_for_whoever_calls_from_then_on() {
     drop(seen);
     ends[0].card.set_allowed(now, 1, None);
     assert!(run(&mut now, &mut ends, Duration::from_secs(5), are_ready));
+}
+
+/// A loan whose lender does not answer, with a write under way and one that was not flushed.
+fn with_a_silent_lender<'m>(
+    arena: &'m Arena,
+    faults: Option<&'m Faults>,
+    now: &mut Instant,
+) -> (CardConfig, RawMemory<'m>, [End<'m>; 2]) {
+    let (lends, borrows) = both();
+    let memory = borrows.new_memory(arena);
+    let mut ends = [End::new(arena, lends), End::with_faults(memory, borrows.clone(), *now, faults)];
+    let are_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0) && is_ready_at(card, 1);
+    assert!(run(now, &mut ends, Duration::from_secs(2), are_ready));
+    write(&mut ends[1], *now, 1, 0);
+    run(now, &mut ends, Duration::from_millis(20), never);
+    assert_eq!(written(&mut ends[1], *now, 1), 4);
+    ends[0].held = Some(Vec::new());
+    write(&mut ends[1], *now, 1, 8);
+    run(now, &mut ends, Duration::from_millis(3), never);
+    ends[1].card.give_back(*now, 1);
+    run(now, &mut ends, Duration::from_millis(20), never);
+    ends[1].events.clear();
+    (borrows, memory, ends)
+}
+
+/// It ends at once, by what is said of it what was answered is lost, and the other one goes on in its stream. Its
+/// lender gives the function to the same node again.
+#[test]
+fn a_loan_without_its_lender_ends_beside_one_that_is_used() {
+    let (arena, mut now) = (Arena::default(), Instant::ZERO);
+    let (borrows, _, mut ends) = with_a_silent_lender(&arena, None, &mut now);
+    let name = ends[1].card.stream(0).name();
+    ends[1].card.forget(now, 1);
+    run(&mut now, &mut ends, Duration::from_millis(1), never);
+    assert!(ends[1].events.contains(&CardEvent::Closed { loan: 1, has_lost: true }), "{:?}", ends[1].events);
+    assert_eq!(
+        (ends[1].card.state(1), written(&mut ends[1], now, 1)),
+        (State::Closed, 0),
+        "they have failed"
+    );
+    for (loan, id) in ends[0].held.take().unwrap() {
+        ends[0].card.handle_media(now, loan, id, Ok(()));
+    }
+    write(&mut ends[1], now, 0, 0);
+    run(&mut now, &mut ends, Duration::from_millis(20), never);
+    assert_eq!((written(&mut ends[1], now, 0), ends[1].card.stream(0).name()), (4, name));
+    assert_eq!(ends[0].card.state(1), State::Closed, "it is given back as soon as its lender hears");
+    ends[1].card.attach(now, 1, coming(&borrows, 2)).unwrap();
+    let are_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0) && is_ready_at(card, 1);
+    assert!(run(&mut now, &mut ends, Duration::from_secs(3), are_ready));
+    write(&mut ends[1], now, 1, 0);
+    run(&mut now, &mut ends, Duration::from_millis(20), never);
+    assert_eq!(written(&mut ends[1], now, 1), 4);
+}
+
+/// A card that dies has not said what it was to say: its lender asks now and then.
+#[test]
+fn a_stream_that_its_borrower_does_not_know_any_more_is_found_out() {
+    let (arena, mut now) = (Arena::default(), Instant::ZERO);
+    let (lends, mut borrows) = both();
+    let memory = borrows.new_memory(&arena);
+    let mut ends = [End::new(&arena, lends), End::on(memory, borrows.clone(), now)];
+    let are_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0) && is_ready_at(card, 1);
+    assert!(run(&mut now, &mut ends, Duration::from_secs(2), are_ready));
+    run(&mut now, &mut ends, Duration::from_millis(100), never);
+    borrows.loans[1].role = LoanRole::Vacant;
+    (borrows.generation, borrows.seed) = (CardGeneration(2), Secret([9; 32]));
+    ends[1] = End::on(memory, borrows, now);
+    run(&mut now, &mut ends, STREAM_CHECK / 2, never);
+    assert_eq!(ends[0].card.state(1), State::Open);
+    run(&mut now, &mut ends, STREAM_CHECK, never);
+    assert_eq!(ends[0].card.state(1), State::Idle, "kept for who had it");
+}
+
+/// A card dies before any store while it forgets a loan: its successor, which is told so again, ends that.
+#[test]
+fn a_card_that_dies_while_it_forgets_a_loan_has_a_successor_that_does() {
+    silence_injected();
+    let mut stores = 0;
+    loop {
+        let (arena, faults, mut now) = (Arena::default(), Faults::default(), Instant::ZERO);
+        let (mut borrows, memory, mut ends) = with_a_silent_lender(&arena, Some(&faults), &mut now);
+        let forget = |card: &mut Card<'_>| catch_unwind(AssertUnwindSafe(|| card.forget(now, 1))).is_ok();
+        let (lives, _) = ends[1].fail_in(stores, forget);
+        (borrows.generation, borrows.seed) = (CardGeneration(2), Secret([9; 32]));
+        ends[1] = End::on(memory, borrows, now);
+        ends[1].card.forget(now, 1);
+        for (loan, id) in ends[0].held.take().unwrap() {
+            ends[0].card.handle_media(now, loan, id, Ok(()));
+        }
+        write(&mut ends[1], now, 0, 0);
+        run(&mut now, &mut ends, Duration::from_millis(500), never);
+        let ended = ends[1].events.contains(&CardEvent::Closed { loan: 1, has_lost: true });
+        assert!(
+            ended && ends[1].card.state(1) == State::Closed,
+            "after {stores} stores: {:?}",
+            ends[1].events
+        );
+        assert_eq!(written(&mut ends[1], now, 0), 4, "after {stores} stores");
+        if lives {
+            assert!(stores > 5, "it changes more than that");
+            return;
+        }
+        stores += 1;
+    }
 }
 
 /// A card dies before any store while a drive comes: its successor, which has that in its configuration, lends both.

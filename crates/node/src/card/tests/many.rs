@@ -50,7 +50,7 @@ fn who_has_something_under_way_is_first_in_a_new_card() {
     let [lender, _] = ends;
     let successor = CardConfig { generation: CardGeneration(2), ..many(2) };
     let mut ends = [lender, End::on(memories[1], successor, now)];
-    let behind = ends[1].card.behind;
+    let behind = &ends[1].card.behind;
     assert!(!behind.has(busy));
     assert!((1..LOANS - 1).contains(&behind.iter().count()), "some have not had their turn");
     assert_eq!(ends[1].card.poll_timeout(), Some(Instant::ZERO), "it is asked again for them");

@@ -93,6 +93,25 @@ fn a_lender_that_is_heard_and_does_not_hear_is_waited_for_once() {
     });
 }
 
+/// Another node has the function: its lender is there, and opens no stream.
+#[test]
+fn a_lender_that_serves_somebody_else_is_waited_for_once() {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        guest.bring_up(world);
+        world.is_taken = true;
+        world.reboot(LENDER);
+        // Its lender was started anew, which fails what was under way.
+        world.run(SOON, |_| false);
+        assert!(failed_read(world, &mut guest, 0, CSTS) < QEMU_WAITS);
+        for _ in 0..5 {
+            world.run(Duration::from_millis(300), |_| false);
+            assert!(failed_read(world, &mut guest, 0, CSTS) < AT_ONCE);
+        }
+        assert_eq!(blackouts(world), 1);
+    });
+}
+
 /// Its driver has given the controller up, and uses for something else what it had told it of.
 #[test]
 fn nothing_reaches_a_guest_that_has_read_all_ones() {

@@ -263,6 +263,8 @@ pub(super) struct World<'m> {
     cache: WriteCache,
     /// What the lender's drive holds has been replaced.
     pub(super) is_renewed: bool,
+    /// Another node has the function, by the table of a lender that begins.
+    pub(super) is_taken: bool,
     random: Random,
 }
 
@@ -347,6 +349,7 @@ impl<'m> World<'m> {
             frame,
             cache,
             is_renewed: false,
+            is_taken: false,
             random: Random::new(1),
         };
         world.start(LENDER);
@@ -377,6 +380,11 @@ impl<'m> World<'m> {
             let mut config = config(node, seat.incarnation, seat.generation, (self.frame, self.cache));
             let renewed = |loan: &mut LoanConfig| loan.tenancy = loan.tenancy.renewed(LifeId::default());
             config.loans.iter_mut().filter(|_| self.is_renewed).for_each(renewed);
+            if self.is_taken && node == LENDER {
+                let (other, life) = (NodeKey::numbered(9).id(), LifeId([9; 16]));
+                let tenancy = &mut config.loans[0].tenancy;
+                *tenancy = tenancy.taken_by(other, life, Name::new("other"), LifeId::default());
+            }
             let (memory, switch, now) = (seat.memory, seat.switch, self.now);
             let hook: &dyn Hook = switch;
             match catch_unwind(AssertUnwindSafe(|| Card::new(memory, Some(hook), config, now))) {

@@ -207,7 +207,7 @@ mod tests {
     fn a_slot_comes_to_what_is_wanted_there() {
         let (one, now) = (crate::assigned::tests::example(), Instant::now());
         let other = Assigned { generation: base::ids::LoanGeneration(1), ..one.clone() };
-        let returning = Phase::Returning { since: now };
+        let returning = Phase::Returning { since: now, abandoned: false };
         let next = |has, wanted, phase| step(has, wanted, phase, None, now);
         assert_eq!(
             next(None, None, Phase::Attached),

@@ -175,6 +175,8 @@ enum Phase {
     },
     Returning {
         since: Instant,
+        /// Nobody waits for its lender any more.
+        abandoned: bool,
     },
 }
 
@@ -318,13 +320,13 @@ impl Domains {
             if let Err(error) = decided {
                 Event::SlotUndecided { slot: place.name.to_string(), error: error.to_string() }.say();
             }
-            place.phase = Phase::Returning { since: Instant::now() };
+            place.phase = Phase::Returning { since: Instant::now(), abandoned: false };
             agent.detach(loan);
         }
     }
 
     /// Takes what QEMU has said, and lets time pass.
-    pub(super) fn turn(&mut self, agent: &mut Agent, state: &StateDir) -> std::io::Result<()> {
+    pub(super) fn turn(&mut self, agent: &mut Agent, state: &StateDir) {
         let answers: Vec<_> = self.monitors.values_mut().flat_map(Monitor::answers).collect();
         for (subject, outcome) in answers {
             self.answered(subject, outcome, agent);
@@ -357,10 +359,10 @@ impl Domains {
                         place.phase = Phase::Leaving { since, surprised: true };
                     }
                 }
-                Phase::Returning { since } if since.elapsed() >= GIVE_BACK => {
+                Phase::Returning { since, abandoned: false } if since.elapsed() >= GIVE_BACK => {
                     Event::SlotAbandoned { slot: place.name.to_string() }.say();
-                    agent.abandon(loan)?;
-                    place.phase = Phase::Vacant;
+                    place.phase = Phase::Returning { since, abandoned: true };
+                    agent.abandon(loan);
                 }
                 _ => {}
             }
@@ -381,7 +383,6 @@ impl Domains {
         for loan in self.blackouts.over(agent).into_iter().filter(|loan| !replaced.contains(loan)) {
             self.renew(loan, Loss::Silence, agent);
         }
-        Ok(())
     }
 
     /// What a machine has of `loan` is worth nothing any more: the device is taken out of it, which its guest notices,
@@ -776,7 +777,7 @@ impl Entry {
 
     fn give_back(&mut self, loan: usize, agent: &mut Agent) {
         self.await_nothing();
-        self.phase = Phase::Returning { since: Instant::now() };
+        self.phase = Phase::Returning { since: Instant::now(), abandoned: false };
         agent.detach(loan);
     }
 }

@@ -35,6 +35,8 @@ enum What {
         loan: Loan,
         place: usize,
         told_at: Option<Instant>,
+        /// Nobody waits for its lender any more.
+        is_abandoned: bool,
     },
     /// Slots of a virtual machine, with their places.
     Slots {
@@ -56,7 +58,7 @@ impl Leaving {
     pub(super) fn loan(loan: &Loan, node: &Node) -> Option<Self> {
         let place = node.place_of(loan)?;
         let patience = if node.agent.has_guest(place) { LET_GO } else { Duration::ZERO };
-        let what = What::Loan { loan: loan.clone(), place, told_at: None };
+        let what = What::Loan { loan: loan.clone(), place, told_at: None, is_abandoned: false };
         Some(Self { what, change: Change::LoanRemoved(loan.clone()), free_since: None, patience })
     }
 
@@ -202,7 +204,7 @@ impl Node {
     }
 
     /// Lets those go that nobody has any more, and takes note of those that have gone.
-    pub(in crate::roles::serve) fn follow_leaving(&mut self, observer: &mut dyn Observer) {
+    pub(in crate::roles::serve) fn follow_leaving(&mut self) {
         while let Some(withdrawn) = self.agent.take_withdrawn() {
             self.conclude_withdrawn(&withdrawn);
         }
@@ -210,23 +212,9 @@ impl Node {
             && let Some(mut reload) = self.reload.take()
         {
             let leaving = std::mem::take(&mut reload.leaving);
-            let stays = |it| self.advance(it).filter(|it| !self.abandon(it, observer));
-            reload.leaving = leaving.into_iter().filter_map(stays).collect();
+            reload.leaving = leaving.into_iter().filter_map(|it| self.advance(it)).collect();
             self.reload = Some(reload);
         }
-    }
-
-    /// Nobody waits for ever for a lender that does not take something back: it keeps it for this node. True if that is
-    /// so.
-    fn abandon(&mut self, leaving: &Leaving, observer: &mut dyn Observer) -> bool {
-        let What::Loan { loan, place, told_at: Some(told_at) } = &leaving.what else { return false };
-        // A card that cannot be ended is asked again.
-        if told_at.elapsed() < GIVE_BACK || self.agent.abandon(*place).is_err() {
-            return false;
-        }
-        Event::LoanAbandoned { function: loan.line.function().to_string() }.say();
-        observer.goes(*place);
-        true
     }
 
     /// Lets something go if nobody has had it for long enough. `None`: it has gone.
@@ -239,9 +227,16 @@ impl Node {
             Event::SlotsRemoved { domain: domain.to_string(), slots: std::mem::take(names) }.say();
             return None;
         }
-        let is_had = match &leaving.what {
+        let is_had = match &mut leaving.what {
             What::Device(device) => self.drive_of(device).is_some_and(|drive| self.holder(drive).is_some()),
-            What::Loan { told_at: Some(_), .. } => return Some(leaving),
+            What::Loan { place, told_at: Some(told_at), is_abandoned, .. } => {
+                // Nobody waits for ever for a lender that does not take something back.
+                if told_at.elapsed() >= GIVE_BACK && !*is_abandoned {
+                    *is_abandoned = true;
+                    self.agent.abandon(*place);
+                }
+                return Some(leaving);
+            }
             // A machine keeps its connection when its guest has let go.
             What::Loan { place, .. } => self.agent.has_guest(*place) && self.agent.has_driver(*place),
             What::Slots { .. } => true,
@@ -279,8 +274,12 @@ impl Node {
         let has_gone =
             |what: &What| matches!(what, What::Loan { place, told_at: Some(_), .. } if place == given);
         for gone in reload.leaving.extract_if(.., |it| has_gone(&it.what)) {
-            if let What::Loan { loan, place, .. } = gone.what {
-                Event::LoanRemoved { function: loan.line.function().to_string() }.say();
+            if let What::Loan { loan, place, is_abandoned, .. } = gone.what {
+                let function = loan.line.function().to_string();
+                match is_abandoned {
+                    true => Event::LoanAbandoned { function }.say(),
+                    false => Event::LoanRemoved { function }.say(),
+                }
                 observer.goes(place);
             }
         }
