@@ -311,6 +311,11 @@ fn a_rail_that_comes_and_goes() {
 }
 
 #[test]
+fn a_rail_that_rests_beside_one_that_becomes_narrow() {
+    script("narrow.txt");
+}
+
+#[test]
 fn a_rail_that_stands_by() {
     script("standby.txt");
 }
