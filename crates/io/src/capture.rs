@@ -1,4 +1,4 @@
-//! Frames as a card sends and takes them, for whoever looks on.
+//! Frames as a card or a switch sends and takes them, for whoever looks on.
 //!
 //! The card copies them into a ring in memory that its agent keeps, and a reader in the agent's process takes them out.
 //! The card waits for nobody: what finds no room is dropped and counted. The memory outlives the card, so a capture
@@ -6,7 +6,8 @@
 //! else.
 //!
 //! What is captured is what the card hands to a rail and takes from one; the faults that the demo makes lie beyond
-//! that, as the network does.
+//! that, as the network does. A [switch](crate::switch) is one process, and writes into the same ring what comes in by
+//! its ports and leaves by them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base::ids::RailId;
 use base::ledger::Layout;
+use node::switch::MAX_PORTS;
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -23,15 +25,16 @@ use crate::memory::{self, Mapping};
 use crate::rail::udp::MAX_DATAGRAM_BYTES;
 use crate::shm::ring::{self, Size};
 
-/// Most captures of a node at a time.
+/// Most captures of a node or a switch at a time.
 pub const CAPTURES_MAX: usize = 4;
-/// Links of a node that can be captured: its rails, by id, and the memory that it shares with others.
-pub const LINKS: usize = RailId::COUNT + 1;
+/// Links that can be captured: of a node its rails, by id, and the memory that it shares with others; of a switch its
+/// ports.
+pub const LINKS: usize = MAX_PORTS;
 /// That memory.
 pub const MEMORY_LINK: usize = RailId::COUNT;
 
 /// Bytes before the ring.
-const CONTROL_BYTES: usize = 4096;
+const CONTROL_BYTES: usize = 8192;
 const HEAD_BYTES: usize = size_of::<Head>();
 const BYTES: usize = CONTROL_BYTES + RingSize::RING;
 /// Frames that the reader takes at a time.
@@ -50,19 +53,20 @@ impl Size for RingSize {
 
 const _: () = assert!(HEAD_BYTES + MAX_DATAGRAM_BYTES <= RingSize::FRAME);
 const _: () = assert!(size_of::<Control>() <= CONTROL_BYTES);
+const _: () = assert!(MEMORY_LINK < LINKS && LINKS == 1 << u8::BITS);
 
 /// What is to be captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub struct Wish {
-    /// Which links, as bits.
-    pub links: u8,
+    /// Which link; `None`: all, also those that come later.
+    pub link: Option<u8>,
     /// Frames that this node has the keys of are opened.
     pub opened: bool,
 }
 
 impl Wish {
     fn has(self, link: usize) -> bool {
-        self.links >> link & 1 != 0
+        self.link.is_none_or(|it| usize::from(it) == link)
     }
 }
 
@@ -188,15 +192,19 @@ impl Reader {
         }
     }
 
-    /// What was counted so far, by link.
+    /// What was counted so far, by link, up to the last one of which anything was seen.
     #[must_use]
-    pub fn counts(&self) -> [LinkCount; LINKS] {
+    pub fn counts(&self) -> Vec<LinkCount> {
         let control = control(&self.memory);
-        std::array::from_fn(|link| {
+        let count = |link: usize| {
             // In this order: no more can have been dropped than seen.
             let dropped = control.dropped[link].load(Ordering::Acquire);
             LinkCount { seen: control.seen[link].load(Ordering::Acquire), dropped }
-        })
+        };
+        let mut counts: Vec<LinkCount> = (0..LINKS).map(count).collect();
+        let used = counts.iter().rposition(|count| count.seen > 0).map_or(0, |last| last + 1);
+        counts.truncate(used);
+        counts
     }
 }
 
@@ -244,7 +252,12 @@ impl Captures {
         !self.taps.is_empty()
     }
 
-    /// Copies a frame for those who want it, opened by `card` for those who want that; who is gone gets nothing more.
+    /// Gives up those that nobody reads any more, also where no frame comes.
+    pub(crate) fn forget_ended(&mut self) {
+        self.taps.retain(|tap| !tap.is_over());
+    }
+
+    /// Copies a frame for those who want it, opened by `reveal` for those who want that; who is gone gets nothing more.
     pub(crate) fn record(
         &mut self,
         link: usize,
@@ -257,7 +270,7 @@ impl Captures {
         // Whether it can be opened; not known before somebody wants to know.
         let mut is_opened = None;
         self.taps.retain_mut(|tap| {
-            if control(&tap.memory).is_over.load(Ordering::Relaxed) != 0 {
+            if tap.is_over() {
                 return false;
             }
             if !tap.wish.has(link) {
@@ -279,6 +292,11 @@ impl Captures {
 }
 
 impl Tap {
+    /// Nobody reads it any more.
+    fn is_over(&self) -> bool {
+        control(&self.memory).is_over.load(Ordering::Relaxed) != 0
+    }
+
     fn record(&mut self, link: usize, flags: u32, frame: &[u8]) {
         let control = control(&self.memory);
         control.seen[link].fetch_add(1, Ordering::Release);
@@ -304,7 +322,7 @@ fn present() -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: Wish = Wish { links: 0x1f, opened: false };
+    const ALL: Wish = Wish { link: None, opened: false };
 
     fn begin(kept: &mut Kept, captures: &mut Captures, wish: Wish) -> Reader {
         let (place, reader) = kept.begin(wish).unwrap().unwrap();
@@ -327,17 +345,18 @@ mod tests {
         let (mut kept, mut captures) = (Kept::default(), Captures::default());
         assert!(!captures.are_active());
         let mut all = begin(&mut kept, &mut captures, ALL);
-        let mut one = begin(&mut kept, &mut captures, Wish { links: 1 << 2, ..ALL });
+        let mut one = begin(&mut kept, &mut captures, Wish { link: Some(2), ..ALL });
         let largest = vec![7; MAX_DATAGRAM_BYTES];
         captures.record(0, true, b"one", &mut never);
         captures.record(2, false, &largest, &mut never);
-        captures.record(MEMORY_LINK, true, b"three", &mut never);
+        captures.record(LINKS - 1, true, b"three", &mut never);
         let expected =
-            [(0, true, b"one".to_vec()), (2, false, largest), (MEMORY_LINK, true, b"three".to_vec())];
+            [(0, true, b"one".to_vec()), (2, false, largest), (LINKS - 1, true, b"three".to_vec())];
         assert_eq!(read(&mut all), expected);
         assert_eq!(read(&mut one), expected[1..2]);
-        assert_eq!(one.counts()[2], LinkCount { seen: 1, dropped: 0 });
-        assert_eq!(one.counts()[0], LinkCount::default());
+        let (none, some) = (LinkCount::default(), LinkCount { seen: 1, dropped: 0 });
+        assert_eq!(one.counts(), [none, none, some], "up to the last that was seen");
+        assert_eq!(all.counts().len(), LINKS);
     }
 
     #[test]

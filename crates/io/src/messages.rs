@@ -649,8 +649,8 @@ mod tests {
             ToCard::Parked { number: 0 },
             ToCard::Parked { number: 1 },
             ToCard::AllParked,
-            ToCard::Capture { place: 0, wish: Wish { links: 1, opened: false } },
-            ToCard::Capture { place: 1, wish: Wish { links: 1, opened: false } },
+            ToCard::Capture { place: 0, wish: Wish { link: Some(1), opened: false } },
+            ToCard::Capture { place: 1, wish: Wish { link: Some(1), opened: false } },
         ];
         let loans = [LoanId { place: 0, life: 0 }, LOAN];
         let of_loans =

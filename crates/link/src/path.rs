@@ -620,6 +620,8 @@ impl Incoming {
 }
 
 #[cfg(test)]
+mod share;
+#[cfg(test)]
 mod truth;
 
 #[cfg(test)]

@@ -352,7 +352,8 @@ const DOUBT_AGAIN: Duration = Duration::from_secs(1);
 /// Where in the list the path through shared memory is.
 const SHM: usize = 0;
 
-/// A path that rests is used all the same where any other takes so many times as long.
+/// A path that rests is used all the same where any other takes so many times as long. Of one that has lost packets the
+/// round trips are compared, and not what waits on one that is full.
 const FAR: u32 = 8;
 
 impl Paths {
@@ -574,16 +575,18 @@ impl Paths {
         let answering = list.iter().enumerate().filter(answers);
         let whole = answering.clone().filter(|(_, path)| !path.outgoing.recent.is_lossy());
         let rested = |path: &Path| !path.standing.rests();
-        let takes = |only_rested: bool| {
-            let some = whole.clone().filter(move |(_, path)| !only_rested || rested(path));
-            some.map(|(_, path)| path.outgoing.expected()).min()
+        // A rest is for what has failed lately while there is another one: not one that is hardly better than none. But
+        // one that loses what it carries is no help to one that is merely full.
+        let is_dear = |path: &Path| {
+            let takes = match path.standing.has_lost() {
+                true => Outgoing::expected_round_trip,
+                false => Outgoing::expected,
+            };
+            let others = whole.clone().filter(|(_, other)| rested(other));
+            let least = others.map(|(_, other)| takes(&other.outgoing)).min();
+            least.is_some_and(|least| least > takes(&path.outgoing) * FAR + PROBE_GRANULARITY)
         };
-        // A rest is for what has failed lately while there is another one: not one that is hardly better than none.
-        let is_rest_dear = list.iter().any(|path| path.standing.rests())
-            && takes(true)
-                .zip(takes(false))
-                .is_some_and(|(rested, any)| rested > any * FAR + PROBE_GRANULARITY);
-        let fit = whole.filter(|(_, path)| is_rest_dear || rested(path));
+        let fit = whole.clone().filter(|(_, path)| rested(path) || is_dear(path));
         fn parts((at, path): (usize, &Path)) -> (usize, PathId, &Outgoing) {
             (at, path.id, &path.outgoing)
         }

@@ -91,6 +91,11 @@ impl Standing {
         self.rests.is_some()
     }
 
+    /// Whether it rests because it has lost packets.
+    pub(crate) fn has_lost(&self) -> bool {
+        matches!(self.rests, Some((Cause::Loss, _)))
+    }
+
     /// How often it is to be asked for something where nothing else is sent: a path that has lost packets is on trial.
     pub(crate) fn heartbeat(&self) -> Duration {
         match self.rests {

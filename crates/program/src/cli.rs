@@ -99,7 +99,7 @@ pub enum Command {
     Reload(ReloadArgs),
     /// Show what has happened in a node on this machine, or what happens in all nodes of a fabric
     Events(EventsArgs),
-    /// Look at the links of a node on this machine, and capture what goes over them
+    /// Look at the links of a node or a switch on this machine, and capture what goes over them
     #[command(subcommand)]
     Link(LinkCommand),
     /// Show the nodes that a node on this machine hears on its rails
@@ -452,7 +452,7 @@ pub enum TopoOutput {
 pub enum LinkCommand {
     /// Write the frames of a link, or of all, to a file of pcapng, for Wireshark and tshark
     Capture(CaptureArgs),
-    /// List the links of a node, and how each is doing
+    /// List the links of a node, or the ports of a switch, and how each is doing
     List(LinkListArgs),
     /// Carry nothing on a rail until it is told to be up, or the node is started anew: others take over
     Down(LinkArgs),
@@ -485,8 +485,8 @@ pub struct LinkArgs {
 /// `causeway link capture`.
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
-    /// The rail, or `shm` for memory that is shared with nodes on this machine [default: all]
-    #[arg(value_name = "RAIL")]
+    /// The rail, `shm` for memory that is shared with nodes on this machine, or the port of a switch [default: all]
+    #[arg(value_name = "LINK")]
     pub link: Option<String>,
     /// Where to: a file, which is replaced and only this user can read; `-` for standard output
     #[arg(short, long, value_name = "FILE")]

@@ -7,7 +7,7 @@
 //! ```
 
 use super::{
-    Command, Error, Holder, Ipv4Addr, Machine, Path, PathBuf, Permit, gate, make_folder, remove_folder,
+    Command, Error, Holder, Ipv4Addr, Machine, Path, PathBuf, Permit, gate, make_folder, remove_folder, run,
 };
 
 /// The machines and their bridges. Dropped, all of it is gone, as a [`super::World`].
@@ -54,6 +54,16 @@ impl Mesh {
     /// The beginning of a command that runs where the bridges are: rail R of machine N has the port `mNrR` there.
     pub fn bridges(&self) -> Command {
         self.bridges.enter()
+    }
+
+    /// The port toward machine `number`, counted from one, on a rail carries 100 Mbit/s from now on; what comes faster
+    /// waits there for 20 ms at most. It lies between the machines, as a switch's does: a queue on a sender's own
+    /// interface would be one that its TCP keeps short.
+    pub fn narrow(&self, number: u8, rail: u8) -> Result<(), Error> {
+        let mut command = self.bridges();
+        command.args(["tc", "qdisc", "add", "dev", &format!("m{number}r{rail}"), "root", "tbf"]);
+        command.args(["rate", "100mbit", "burst", "32kb", "latency", "20ms"]);
+        run(command).map(drop)
     }
 
     /// The folder of all, seen from outside.

@@ -21,6 +21,7 @@ mod t3_durability;
 mod t3_three_nodes;
 mod t4_flood;
 mod t4_many_nodes;
+mod t5_beside_tcp;
 mod t5_groups;
 mod t5_killed_early;
 mod t6_nbd_model;

@@ -1,6 +1,7 @@
 //! W8: what goes over the links of a node is captured, as it is on the wire and opened, and tshark shows it with the
 //! dissector of the project: each kind of frame, record and TLP, field by field.
 
+use crate::switches;
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, kill_card};
 use campaign::load::{Load, Model, connect};
 use campaign::process::{Outcome, Process, poll_until, run, run_to_end, signal, stop};
@@ -417,4 +418,97 @@ fn w8_a_capture_ends_after_so_many_frames_or_seconds_and_is_refused_by_name() {
         "{outcome:?}"
     );
     captures.into_iter().for_each(|it| drop(it.end()));
+}
+
+/// Two switches and the link between them: each captures what comes by its ports and leaves by them, and opens nothing.
+#[test]
+fn w8_ports_of_switches_are_listed_and_captured() {
+    let mesh = Mesh::new(4, 3).unwrap();
+    let [left, right, one, two] = mesh.machines() else { panic!("four machines") };
+    for (machine, rails) in [(left, &[0][..]), (right, &[2]), (one, &[0, 1]), (two, &[1, 2])] {
+        switches::keep_rails(machine, rails);
+    }
+    let behind = |machine: &Machine, name: &str| format!("nodes = [\"{}\"]", switches::id(machine, name));
+    let at = switches::at;
+    let first = switches::port("left", &at(one, 0), &at(left, 0), &behind(left, "borrower"))
+        + &switches::port("link", &at(one, 1), &at(two, 1), "default = true");
+    let second = format!(
+        "[[ports]]\nname = \"right\"\nethernet = \"rail2\"\npeer = \"{}\"\n{}\n",
+        switches::mac(right, 2),
+        behind(right, "lender")
+    ) + &switches::port("link", &at(two, 1), &at(one, 1), "default = true");
+    let _switches = [switches::start(one, "one", &first), switches::start(two, "two", &second)];
+    let of_one = Capturing::start(one, "one", "one.pcapng", &[]);
+    let of_two = Capturing::start(two, "two", "two.pcapng", &[]);
+    let of_link = Capturing::start(two, "two", "link.pcapng", &["link"]);
+    let lend = ["--listen", "eth:rail2", "--switch", &switches::mac(two, 2)];
+    let lender = Lender::start(right, &["ram:8M"], &lend).unwrap();
+    let borrow = ["--listen", &at(left, 0), "--switch", &at(one, 0)];
+    let mut borrower = Borrower::start(left, &lender.lines[0], &borrow).unwrap();
+    use_drive(&borrower);
+    assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+    let [one_file, two_file, link_file] = [of_one, of_two, of_link].map(|it| {
+        let (file, _, dropped) = it.end();
+        assert_eq!(dropped, 0, "a small load loses nothing");
+        file
+    });
+
+    for (file, ports) in
+        [(&one_file, set(["left", "link"])), (&two_file, set(["right", "link"])), (&link_file, set(["link"]))]
+    {
+        assert_eq!(values(file, "causeway", "frame.interface_name"), ports);
+        assert!(count(file, "causeway.tlp.type") == 0 && !holds(file, PATTERN), "nothing is opened");
+    }
+    // What one switch sends over the link comes to the other, and each has one hop less than it came with.
+    let of = |file: &Path, port: &str, way: u8, node: &str| {
+        let filter = format!(
+            "causeway.kind == 3 && frame.interface_name == \"{port}\" && frame.packet_flags_direction == {way} && \
+             causeway.source.domain == {node}"
+        );
+        tshark(file, &filter, &["causeway.route.hops_left", "causeway.packet_number"])
+    };
+    let domains =
+        values(&one_file, "causeway.kind == 3 && frame.interface_name == \"left\"", "causeway.source.domain");
+    assert_eq!(domains.len(), 2, "{domains:?}");
+    for node in &domains {
+        let is_borrower = !of(&one_file, "left", 1, node).is_empty();
+        let steps = match is_borrower {
+            true => [
+                of(&one_file, "left", 1, node),
+                of(&one_file, "link", 2, node),
+                of(&link_file, "link", 1, node),
+                of(&two_file, "right", 2, node),
+            ],
+            false => [
+                of(&two_file, "right", 1, node),
+                of(&link_file, "link", 2, node),
+                of(&one_file, "link", 1, node),
+                of(&one_file, "left", 2, node),
+            ],
+        };
+        for (step, hops) in steps.iter().zip(["32", "31", "31", "30"]) {
+            assert!(step.len() > 20 && step.iter().all(|it| it[0] == hops), "{node} {hops}: {step:?}");
+        }
+        // Captures end one after the other: what goes over the ports meanwhile is in the later ones only.
+        let shortest = steps.iter().map(Vec::len).min().unwrap();
+        let numbers =
+            steps.map(|step| step.into_iter().take(shortest).map(|mut it| it.remove(1)).collect::<Vec<_>>());
+        assert!(numbers.iter().all(|it| *it == numbers[0]), "the same frames in the same order: {numbers:?}");
+    }
+
+    let listed = link(one, &["list", "--name", "one"]).stdout;
+    assert!(listed.starts_with("PORT") && listed.contains("left") && listed.contains("link"), "{listed}");
+    let text = run(link_command(one, &["list", "-o", "json"])).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let names: Vec<&str> =
+        document["ports"].as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap()).collect();
+    assert!(document["version"] == 1 && names == ["left", "link"], "{document}");
+    for (words, told) in [
+        (&["capture", "rail0", "-w", "-"][..], "no link rail0"),
+        (&["capture", "--opened", "-w", "-"], "has no key for what it forwards"),
+        (&["down", "left"], "its links cannot be cut here"),
+    ] {
+        let outcome = link(one, words);
+        assert!(outcome.code == Some(3) && outcome.stderr.contains(told), "{outcome:?}");
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use ::script::Words;
 use base::Random;
 use base::ids::RailId;
 use proptest::prelude::*;
@@ -19,25 +20,6 @@ struct Script {
     /// By switch and port: what that port leads to.
     links: Vec<[(String, PortId); 2]>,
     now: Instant,
-}
-
-/// `key=value` words behind a command.
-struct Words<'a>(Vec<&'a str>);
-
-impl<'a> Words<'a> {
-    fn get(&self, key: &str) -> Option<&'a str> {
-        self.0
-            .iter()
-            .find_map(|word| word.split_once('=').filter(|(it, _)| *it == key).map(|(_, value)| value))
-    }
-
-    fn has(&self, word: &str) -> bool {
-        self.0.contains(&word)
-    }
-
-    fn number<T: core::str::FromStr<Err: core::fmt::Debug>>(&self, key: &str, fallback: T) -> T {
-        self.get(key).map_or(fallback, |text| text.parse().unwrap())
-    }
 }
 
 /// `16/8,1:16/8`: domains on all rails, and on rail 1.
@@ -79,12 +61,11 @@ fn frame(source: u32, destination: u32, group: u16, route: Route, len: usize) ->
 impl Script {
     fn run(&mut self, input: &str) -> String {
         let mut lines = input.lines();
-        let words: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
-        let rest = Words(words[1..].to_vec());
-        match words[0] {
-            "switch" => self.make(words.get(1).unwrap(), lines),
+        let words = Words::of(lines.next().unwrap());
+        match words.at(0) {
+            "switch" => self.make(words.at(1), lines),
             "link" => {
-                let ends = [words[1], words[2]].map(|end| {
+                let ends = [words.at(1), words.at(2)].map(|end| {
                     let (switch, port) = end.split_once('.').unwrap();
                     (switch.to_owned(), self.port(switch, port))
                 });
@@ -92,37 +73,37 @@ impl Script {
                 "ok\n".to_owned()
             }
             "frame" => {
-                let (switch, port) = words[1].split_once('.').unwrap();
+                let (switch, port) = words.at(1).split_once('.').unwrap();
                 let route =
-                    Route { hops_left: rest.number("hops", 32), congestion: rest.number("congestion", 0) };
-                let group = rest.number("group", 1);
-                let (from, to) = (prefix(rest.get("from").unwrap()), prefix(rest.get("to").unwrap()));
-                let mut frame = frame(from, to, group, route, rest.number("len", 80));
-                if let Some(version) = rest.get("version") {
+                    Route { hops_left: words.number("hops", 32), congestion: words.number("congestion", 0) };
+                let group = words.number("group", 1);
+                let (from, to) = (prefix(words.get("from").unwrap()), prefix(words.get("to").unwrap()));
+                let mut frame = frame(from, to, group, route, words.number("len", 80));
+                if let Some(version) = words.get("version") {
                     frame[0] = version.parse().unwrap();
                 }
-                if let Some(fabric) = rest.get("fabric") {
+                if let Some(fabric) = words.get("fabric") {
                     frame[4] = fabric.parse().unwrap();
                 }
-                if let Some(kind) = rest.get("kind") {
+                if let Some(kind) = words.get("kind") {
                     frame[1] = kind.parse().unwrap();
                 }
-                if rest.has("wide") {
+                if words.has(2, "wide") {
                     frame[11] = 1;
                 }
                 self.send(switch, self.port(switch, port), frame)
             }
             "wait" => {
-                self.now += Duration::from_millis(words[1].parse().unwrap());
+                self.now += Duration::from_millis(words.number_at(1));
                 "ok\n".to_owned()
             }
             "interface" => {
-                let (switch, port) = words[1].split_once('.').unwrap();
+                let (switch, port) = words.at(1).split_once('.').unwrap();
                 let port = self.port(switch, port);
-                self.switches.get_mut(switch).unwrap().set_running(port, words[2] == "up");
+                self.switches.get_mut(switch).unwrap().set_running(port, words.at(2) == "up");
                 "ok\n".to_owned()
             }
-            "counters" => self.counters(words[1]),
+            "counters" => self.counters(words.at(1)),
             other => panic!("no command {other}"),
         }
     }
@@ -130,25 +111,29 @@ impl Script {
     fn make<'a>(&mut self, name: &str, lines: impl Iterator<Item = &'a str>) -> String {
         let mut spec = TableSpec::default();
         for line in lines {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let rest = Words(words[2..].to_vec());
+            let words = Words::of(line);
             let listed = |key| {
-                rest.get(key).map(|it| {
+                words.get(key).map(|it| {
                     it.split(',').filter(|it| !it.is_empty()).map(str::to_owned).collect::<Vec<_>>()
                 })
             };
             let known =
                 |name: &String| spec.ports.iter().position(|port| port.name == *name).unwrap_or(usize::MAX);
             let ports = || listed("ports").unwrap_or_default().iter().map(known).collect::<Vec<_>>();
-            let name = words[1].to_owned();
-            match words[0] {
+            let name = words.at(1).to_owned();
+            match words.at(0) {
                 "port" => {
-                    let standby_for = rest.get("standby-for").map(|of| match of == name {
+                    let standby_for = words.get("standby-for").map(|of| match of == name {
                         true => spec.ports.len(),
                         false => known(&of.to_owned()),
                     });
-                    let ranges = rest.get("domains").map(ranges).unwrap_or_default();
-                    spec.ports.push(PortSpec { name, ranges, is_default: rest.has("default"), standby_for });
+                    let ranges = words.get("domains").map(ranges).unwrap_or_default();
+                    spec.ports.push(PortSpec {
+                        name,
+                        ranges,
+                        is_default: words.has(2, "default"),
+                        standby_for,
+                    });
                 }
                 "partition" => {
                     let mut groups = GroupSet::none();
@@ -160,7 +145,7 @@ impl Script {
                     spec.partitions.push(PartitionSpec { name, ports, groups });
                 }
                 "multicast" => {
-                    let ranges = rest.get("domains").map(ranges).unwrap_or_default();
+                    let ranges = words.get("domains").map(ranges).unwrap_or_default();
                     let ports = ports();
                     spec.multicasts.push(MulticastSpec { name, ranges, ports });
                 }
@@ -254,30 +239,11 @@ impl Script {
     }
 }
 
-/// Runs a script; with `REWRITE=1` in the environment what it expects becomes what happens.
+/// Runs a script.
 fn script(file: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/switch/tests").join(file);
-    let text = std::fs::read_to_string(&path).unwrap();
     let mut script = Script::default();
-    let mut wrong = Vec::new();
-    let mut rewritten = String::new();
-    for block in text.trim_end().split("\n\n") {
-        let (comments, block) = block.lines().partition::<Vec<_>, _>(|line| line.starts_with('#'));
-        let block = block.join("\n");
-        comments.iter().for_each(|line| writeln!(rewritten, "{line}").unwrap());
-        if let Some((input, expected)) = block.split_once("\n----") {
-            let found = script.run(input);
-            if found.trim_end() != expected.trim() {
-                wrong.push(format!("{input}\n---- expected\n{}\n---- found\n{found}", expected.trim()));
-            }
-            write!(rewritten, "{input}\n----\n{found}").unwrap();
-        }
-        rewritten.push('\n');
-    }
-    if std::env::var_os("REWRITE").is_some() {
-        return std::fs::write(&path, format!("{}\n", rewritten.trim_end())).unwrap();
-    }
-    assert!(wrong.is_empty(), "{file}:\n{}", wrong.join("\n"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/switch/tests");
+    script::check(&folder.join(file), |input| script.run(input));
 }
 
 #[test]

@@ -26,6 +26,7 @@ use self::queue::Queue;
 use self::report::Report;
 pub use self::report::Said;
 use crate::address::RailAddress;
+use crate::capture::{self, Captures, Kept};
 use crate::card::now;
 use crate::event::Event;
 use crate::rail::ethernet::Interface;
@@ -81,6 +82,9 @@ pub struct Switch {
     waiter: Waiter,
     report: Report,
     next_look: Instant,
+    /// Who looks on: the memory of each, and what writes there.
+    kept: Kept,
+    captures: Captures,
 }
 
 /// What is known of a socket.
@@ -107,6 +111,8 @@ struct Exit {
 
 /// How a port is doing.
 pub struct PortView<'a> {
+    /// Its place in the table.
+    pub id: PortId,
     /// Its name.
     pub name: &'a str,
     /// That of its partition.
@@ -150,8 +156,9 @@ impl Switch {
         let exits = places.iter().map(|it| Exit { queue: Queue::new(), max_frame: max_frame(it) }).collect();
         let report = Report::new(&table, doors.len());
         let waiting = Vec::with_capacity(MAX_PORTS);
-        let core = Core::new(table);
-        Ok(Self { core, doors, states, places, exits, waiting, waiter, report, next_look: Instant::ZERO })
+        let (core, next_look) = (Core::new(table), Instant::ZERO);
+        let (kept, captures) = (Kept::default(), Captures::default());
+        Ok(Self { core, doors, states, places, exits, waiting, waiter, report, next_look, kept, captures })
     }
 
     /// Has [`Switch::turn`] return when there is something to read from `fd`.
@@ -216,17 +223,22 @@ impl Switch {
 
     /// Takes what has come to a socket, and puts into queues what is to leave.
     fn receive(&mut self, door: usize, at: Instant) -> io::Result<bool> {
-        let Self { core, doors, states, exits, waiting, .. } = self;
+        let Self { core, doors, states, exits, waiting, captures, .. } = self;
         let state = &mut states[door];
         let (ports, strangers) = (&state.ports, &mut state.strangers);
-        let mut has_large = false;
+        let (mut has_large, is_captured) = (false, captures.are_active());
         let received = doors[door].socket.receive(state.limit, &mut |from, bytes| {
             has_large |= bytes.len() > LARGE;
             let Ok(found) = ports.binary_search_by_key(&from, |(peer, _)| *peer) else {
                 *strangers += 1;
                 return;
             };
-            match core.forward(at, ports[found].1, bytes) {
+            let port = ports[found].1;
+            if is_captured {
+                // As it came, whatever becomes of it.
+                captures.record(port.index(), false, bytes, &mut sealed);
+            }
+            match core.forward(at, port, bytes) {
                 // Another switch says who it is: nobody here asks.
                 Decision::Drop(_) | Decision::Take => {}
                 Decision::Forward(port) => enqueue(core, exits, waiting, port, bytes),
@@ -245,7 +257,7 @@ impl Switch {
 
     /// Hands what waits to the kernel, as far as that takes it. True if it took anything.
     fn send(&mut self) -> io::Result<bool> {
-        let Self { core, doors, states, places, exits, waiting, waiter, .. } = self;
+        let Self { core, doors, states, places, exits, waiting, waiter, captures, .. } = self;
         let mut busy = false;
         let mut at = 0;
         while let Some(port) = waiting.get(at).copied() {
@@ -255,7 +267,7 @@ impl Switch {
             };
             let queue = &mut exits[port.index()].queue;
             if !states[door].is_full {
-                busy |= send_queue(core, &mut *doors[door].socket, port, peer, queue)?;
+                busy |= send_queue(core, &mut *doors[door].socket, (port, peer), queue, captures)?;
                 if !queue.is_empty() {
                     states[door].is_full = true;
                     waiter.modify(doors[door].socket.as_fd(), door as u64, Interest::BOTH)?;
@@ -291,8 +303,23 @@ impl Switch {
         self.send().map(drop)
     }
 
+    /// Captures what comes in by one port and leaves by it, or by all, until the reader is dropped. Links are ports, by
+    /// their place in the table; nothing is opened. `None`: there are too many captures.
+    ///
+    /// # Errors
+    /// There is no memory for the frames.
+    pub fn capture(&mut self, link: Option<u8>) -> io::Result<Option<capture::Reader>> {
+        let wish = capture::Wish { link, opened: false };
+        let Some((place, reader)) = self.kept.begin(wish)? else { return Ok(None) };
+        let memory = self.kept.memory(place).expect("it has just begun there");
+        self.captures.begin(place, wish, memory.try_clone()?)?;
+        Ok(Some(reader))
+    }
+
     /// Looks at interfaces and counters, and says what somebody should know.
     fn look(&mut self, at: Instant) {
+        self.captures.forget_ended();
+        self.kept.forget_ended();
         for (number, door) in self.doors.iter().enumerate() {
             let Some(name) = &door.interface else { continue };
             let is_running = Interface::find(name).is_ok_and(|interface| interface.is_running);
@@ -347,6 +374,7 @@ impl Switch {
         let at = now();
         let table = self.core.table();
         table.ports().zip(&self.places).map(move |((port, name, partition), place)| PortView {
+            id: port,
             name,
             partition,
             local: self.doors[place.door].socket.local(),
@@ -378,6 +406,11 @@ fn ports_at<'a>(door: usize, all: impl Iterator<Item = (PortId, &'a Place)>) -> 
     ports
 }
 
+/// A switch has no key of what it forwards.
+fn sealed(_: &mut [u8], _: bool) -> bool {
+    false
+}
+
 /// Puts a frame into the queue of the port where it leaves.
 fn enqueue(core: &mut Core, exits: &mut [Exit], waiting: &mut Vec<PortId>, port: PortId, frame: &[u8]) {
     let exit = &mut exits[port.index()];
@@ -401,14 +434,21 @@ fn enqueue(core: &mut Core, exits: &mut [Exit], waiting: &mut Vec<PortId>, port:
 fn send_queue(
     core: &mut Core,
     socket: &mut dyn RailSocket,
-    port: PortId,
-    peer: RailAddress,
+    (port, peer): (PortId, RailAddress),
     queue: &mut Queue,
+    captures: &mut Captures,
 ) -> io::Result<bool> {
     let mut busy = false;
     while !queue.is_empty() {
         let before = socket.counters();
-        let (given, taken, bytes) = queue.send(peer, |datagrams| socket.send_batch(datagrams))?;
+        let (given, taken, bytes) = queue.send(peer, |datagrams| {
+            let taken = socket.send_batch(datagrams)?;
+            if captures.are_active() {
+                let frames = datagrams.iter().take(taken).flat_map(|datagram| datagram.parts);
+                frames.for_each(|frame| captures.record(port.index(), true, frame, &mut sealed));
+            }
+            Ok(taken)
+        })?;
         let after = socket.counters();
         // All of them were for one port, so whatever was refused was refused to it.
         let refused = [

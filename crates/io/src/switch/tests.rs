@@ -166,3 +166,73 @@ fn what_waits_long_is_marked_and_what_finds_no_room_is_dropped() {
     assert_eq!(world.switch.core.counters(port).sent, 2048);
     assert!(world.switch.waiting.is_empty());
 }
+
+/// Frames that were captured: by which port, whether they left, whether they may pass fewer switches, their last byte.
+fn captured(reader: &mut capture::Reader) -> Vec<(usize, bool, bool, u8)> {
+    let mut all = Vec::new();
+    while reader
+        .read(|of, frame| all.push((of.link, of.is_sent, frame[ROUTE] == 4 << 2, frame[frame.len() - 1])))
+        .unwrap()
+        > 0
+    {}
+    all
+}
+
+#[test]
+fn frames_are_captured_as_they_come_and_as_they_leave() {
+    let mut world = world();
+    world.send(&world.nodes[0], 0, &frame(1, 2, 1));
+    world.turn_until(1, 0);
+    let mut all = world.switch.capture(None).unwrap().unwrap();
+    let mut one = world.switch.capture(Some(2)).unwrap().unwrap();
+    world.send(&world.nodes[0], 0, &frame(1, 2, 2));
+    world.turn_until(2, 0);
+    // For several, and one that is dropped; what no port's peer has sent is of no link.
+    world.send(&world.nodes[1], 1, &frame(2, 9, 3));
+    world.turn_until(3, 0);
+    world.send(&world.nodes[2], 1, &frame(1, 2, 4));
+    world.send(&world.nodes[0], 1, &frame(1, 2, 5));
+    world.turn_until(4, 1);
+    let mut seen = captured(&mut all);
+    // By which port a copy leaves first is nobody's business.
+    seen[3..5].sort_unstable();
+    let expected = [
+        (0, false, false, 2),
+        (1, true, true, 2),
+        (1, false, false, 3),
+        (0, true, true, 3),
+        (2, true, true, 3),
+        (2, false, false, 4),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!(captured(&mut one), [(2, true, true, 3), (2, false, false, 4)]);
+    assert_eq!(one.counts().last(), Some(&capture::LinkCount { seen: 2, dropped: 0 }));
+}
+
+/// Who looks on ends or falls asleep: the switch waits for neither, and keeps no memory for who is gone.
+#[test]
+fn a_capture_holds_up_nothing_and_ends_with_its_reader() {
+    let mut world = world();
+    let asleep = world.switch.capture(Some(0)).unwrap().unwrap();
+    let more: Vec<_> =
+        (1..capture::CAPTURES_MAX).map(|_| world.switch.capture(None).unwrap().unwrap()).collect();
+    assert!(world.switch.capture(None).unwrap().is_none(), "so many and no more");
+    let (mut sent, mut got) = (0, 0);
+    while asleep.counts().first().is_none_or(|count| count.dropped == 0) {
+        for _ in 0..64 {
+            world.send(&world.nodes[0], 0, &frame(1, 2, 7));
+        }
+        sent += 64;
+        world.turn_until(sent, 0);
+        got += world.got(1).len();
+        assert!(sent < 1 << 20, "the ring has an end");
+    }
+    assert_eq!(got as u64, sent);
+    drop((asleep, more));
+    assert!(world.switch.captures.are_active());
+    world.switch.look(now());
+    assert!(
+        !world.switch.captures.are_active() && world.switch.kept.all().count() == 0,
+        "where nothing comes"
+    );
+}

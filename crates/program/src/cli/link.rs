@@ -1,4 +1,4 @@
-//! `causeway link`: the links of a node that runs.
+//! `causeway link`: the links of a node that runs, or of a switch.
 
 mod capture;
 mod pcapng;
@@ -9,7 +9,7 @@ use super::run::{ask_status, order, print, print_json};
 use super::{LinkArgs, LinkCommand, LinkListArgs, Output};
 use crate::control::{Impairment, Request};
 use crate::exit::Failure;
-use crate::status::{Rail, render_links};
+use crate::status::{Rail, SwitchPort, render_links};
 
 pub(super) fn run(command: &LinkCommand) -> Result<(), Failure> {
     match command {
@@ -25,13 +25,19 @@ pub(super) fn run(command: &LinkCommand) -> Result<(), Failure> {
 struct Document {
     version: u32,
     rails: Vec<Rail>,
+    /// Of a switch alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ports: Option<Vec<SwitchPort>>,
 }
 
 fn list(args: &LinkListArgs) -> Result<(), Failure> {
     let status = ask_status(args.name.as_ref())?;
     match args.output.format {
         Output::Text => print(&render_links(&status)),
-        Output::Json => print_json(&Document { version: status.version, rails: status.rails }),
+        Output::Json => {
+            let ports = status.switch.map(|switch| switch.ports);
+            print_json(&Document { version: status.version, rails: status.rails, ports })
+        }
     }
 }
 

@@ -2,16 +2,16 @@
 //!
 //! An item is a length (4 bytes, little endian, of what follows it), a kind (1 byte) and the rest: the [`Head`] as
 //! JSON, which comes first; a frame; or the [counts](LinkCount) so far as JSON, by link, whenever they have changed.
-//! Who does not read has the ring run full, where the card drops and counts.
+//! Who does not read has the ring run full, where who captures drops and counts.
 
-use io::capture::{Captured, LINKS, LinkCount, Reader};
+use io::capture::{CAPTURES_MAX, Captured, LINKS, LinkCount, Reader};
 use serde::{Deserialize, Serialize};
 
 /// What somebody wants to capture.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CaptureOrder {
-    /// The name of a rail, or `shm`; `None`: all links.
+    /// The name of a rail, or `shm`, or of a switch's port; `None`: all links.
     pub link: Option<String>,
     /// Frames that the node has the keys of are opened.
     pub opened: bool,
@@ -20,7 +20,7 @@ pub struct CaptureOrder {
 /// What comes before all frames.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// The node.
+    /// The node, or the switch.
     pub node: String,
     /// Its links that are captured.
     pub links: Vec<Link>,
@@ -29,7 +29,7 @@ pub struct Head {
 /// A link that is captured.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Its number: of a rail its id, or that of memory.
+    /// Its number: of a rail its id, or that of memory; of a port its place.
     pub number: usize,
     /// Its name.
     pub name: String,
@@ -39,12 +39,40 @@ pub struct Link {
     pub local: String,
 }
 
-/// A capture that the node has begun.
+/// A capture that a node or a switch has begun.
 pub struct Capture {
     /// What it is of.
     pub head: Head,
     /// Takes out the frames.
     pub reader: Reader,
+}
+
+impl Capture {
+    /// Of that of the links which the order names, or of all: then `begin` is told of none, and what comes later is
+    /// captured, too.
+    ///
+    /// # Errors
+    /// Why it cannot be, for a person.
+    pub fn begin(
+        node: String,
+        mut links: Vec<Link>,
+        order: &CaptureOrder,
+        begin: impl FnOnce(Option<u8>) -> std::io::Result<Option<Reader>>,
+    ) -> Result<Self, String> {
+        let mut link = None;
+        if let Some(wanted) = &order.link {
+            links.retain(|link| link.name == *wanted);
+            let Some(found) = links.first() else {
+                return Err(format!("it has no link {wanted}; `causeway link list` lists them"));
+            };
+            link = u8::try_from(found.number).ok();
+        }
+        match begin(link) {
+            Ok(Some(reader)) => Ok(Self { head: Head { node, links }, reader }),
+            Ok(None) => Err(format!("{CAPTURES_MAX} captures of it run already; end one of them")),
+            Err(error) => Err(format!("there is no memory for the frames: {error}")),
+        }
+    }
 }
 
 /// A piece of a capture.
@@ -80,8 +108,8 @@ pub(super) fn put_head(head: &Head, out: &mut Vec<u8>) {
     put_json(kind::HEAD, head, out);
 }
 
-pub(super) fn put_counts(counts: &[LinkCount; LINKS], out: &mut Vec<u8>) {
-    put_json(kind::COUNTS, counts, out);
+pub(super) fn put_counts(counts: &[LinkCount], out: &mut Vec<u8>) {
+    put_json(kind::COUNTS, &counts, out);
 }
 
 pub(super) fn put_frame(captured: Captured, frame: &[u8], out: &mut Vec<u8>) {
@@ -142,8 +170,8 @@ mod tests {
         let link =
             Link { number: 2, name: "left".to_owned(), medium: "udp".to_owned(), local: "a".to_owned() };
         let head = Head { node: "n".to_owned(), links: vec![link] };
-        let captured = Captured { at_ns: 1 << 60, link: 4, is_sent: true, is_opened: false };
-        let counts = [LinkCount { seen: 3, dropped: 1 }; LINKS];
+        let captured = Captured { at_ns: 1 << 60, link: LINKS - 1, is_sent: true, is_opened: false };
+        let counts = [LinkCount { seen: 3, dropped: 1 }; 5];
         let mut bytes = Vec::new();
         put_head(&head, &mut bytes);
         put_frame(captured, b"frame", &mut bytes);

@@ -15,11 +15,12 @@ use node::switch::{Ownership, Reason};
 
 use self::announcement::Announcement;
 use self::control::{Control, Listed, Partitions};
+use super::report::medium_of;
 use super::signals::{Asked, Hangup, Signals};
 use super::{open_state, rails, serve};
 use crate::cli::Listen;
 use crate::config::SwitchConfig;
-use crate::control::capture::{Capture, CaptureOrder};
+use crate::control::capture::{Capture, CaptureOrder, Link};
 use crate::control::{Answers, Request, Response};
 use crate::exit::Failure;
 use crate::state_dir::StateDir;
@@ -89,7 +90,7 @@ pub fn switch(config: SwitchConfig) -> Result<(), Failure> {
         }
         let http = control.address().to_string();
         let told = Told { name: name.as_str(), http: &http, url: url.as_deref(), listed: &listed };
-        control.turn(&mut Answering { switch: &switch, state: &state, told, stop: &mut stop });
+        control.turn(&mut Answering { switch: &mut switch, state: &state, told, stop: &mut stop });
         if stop {
             Event::NodeEnding {}.say();
             return Ok(());
@@ -107,7 +108,7 @@ struct Told<'a> {
 
 /// Who answers what a switch is asked on its machine.
 struct Answering<'a> {
-    switch: &'a Switch,
+    switch: &'a mut Switch,
     state: &'a StateDir,
     told: Told<'a>,
     stop: &'a mut bool,
@@ -125,8 +126,12 @@ impl Answers for Answering<'_> {
         }
     }
 
-    fn capture(&mut self, _: &CaptureOrder) -> Result<Capture, String> {
-        Err(uncaptured(self.told.name))
+    fn capture(&mut self, order: &CaptureOrder) -> Result<Capture, String> {
+        if order.opened {
+            return Err(unopened(self.told.name));
+        }
+        let links = self.switch.ports().map(|port| link_of(&port)).collect();
+        Capture::begin(self.told.name.to_owned(), links, order, |link| self.switch.capture(link))
     }
 }
 
@@ -158,11 +163,11 @@ impl Answering<'_> {
     }
 }
 
-/// Why the links of a switch of this name are not captured, and what is to be done instead.
-fn uncaptured(name: &str) -> String {
+/// Why frames are not opened at a switch of this name, and what is to be done instead.
+fn unopened(name: &str) -> String {
     format!(
-        "{name} is a switch, and its links cannot be captured: capture those of the nodes behind it (`causeway link \
-         capture --name NODE`), or the interfaces of its ports (`tcpdump -i INTERFACE -w FILE`)"
+        "{name} is a switch, which has no key for what it forwards: capture without `--opened`, or a link of the node \
+         whose frames are to be opened (`causeway link capture --opened --name NODE`)"
     )
 }
 
@@ -182,6 +187,11 @@ fn refusal(name: &str, request: &Request) -> String {
         ),
         _ => format!("{name} is a switch, which lends and borrows nothing: ask a node (`--name NODE`)"),
     }
+}
+
+fn link_of(port: &PortView<'_>) -> Link {
+    let (medium, local) = (medium_of(port.local).to_owned(), port.local.to_string());
+    Link { number: port.id.index(), name: port.name.to_owned(), medium, local }
 }
 
 fn port_of(port: &PortView<'_>) -> status::SwitchPort {
@@ -212,7 +222,7 @@ mod tests {
     #[test]
     fn who_asks_a_switch_for_what_nodes_do_is_told_whom_to_ask() {
         for (why, instead) in [
-            (uncaptured("s1"), &["link capture --name NODE", "tcpdump -i"][..]),
+            (unopened("s1"), &["without `--opened`", "link capture --opened --name NODE"][..]),
             (
                 refusal("s1", &Request::Impair(Impairment::default())),
                 &["link down RAIL --name NODE", "ip link set"],

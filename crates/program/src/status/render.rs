@@ -24,20 +24,20 @@ pub fn render(status: &Status) -> String {
     section(RAILS, rails(status));
     section(&["CHANNEL", "GROUP", "STATE", "SEALED", "SENT", "RECEIVED", "RETRANSMITTED"], channels(status));
     section(&["STREAM", "DIRECTION", "IN FLIGHT", "REPLAY"], streams(status));
-    section(
-        &["PORT", "PARTITION", "STATE", "RECEIVED", "SENT", "DROPPED", "LOCAL", "PEER"],
-        switch_ports(status),
-    );
+    section(PORTS, switch_ports(status));
     section(PARTITIONS, partitions(status.switch.iter().flat_map(|switch| &switch.partitions)));
     section(&["CARD", "GEN", "RESTARTS", "STATE", "LAST RECOVERY"], cards(status));
     counters(&mut text, status);
     text
 }
 
-/// The rails alone.
+/// The rails alone, or the ports of a switch.
 pub(crate) fn render_links(status: &Status) -> String {
     let mut text = String::new();
-    table(&mut text, RAILS, &rails(status));
+    match status.switch {
+        Some(_) => table(&mut text, PORTS, &switch_ports(status)),
+        None => table(&mut text, RAILS, &rails(status)),
+    }
     text.split_off(usize::from(!text.is_empty()))
 }
 
@@ -58,6 +58,9 @@ fn partitions<'a>(list: impl Iterator<Item = &'a SwitchPartition>) -> Vec<Vec<St
     };
     list.map(row).collect()
 }
+
+/// Of a table of a switch's ports.
+const PORTS: &[&str] = &["PORT", "PARTITION", "STATE", "RECEIVED", "SENT", "DROPPED", "LOCAL", "PEER"];
 
 /// Of a table of rails.
 const RAILS: &[&str] = &["RAIL", "MEDIUM", "STATE", "RTT", "LOSS", "LOCAL", "PEER"];

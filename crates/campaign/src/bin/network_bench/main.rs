@@ -7,6 +7,7 @@ mod ethernet;
 mod gaps;
 mod mptcp;
 mod notices;
+mod rings;
 mod shaped;
 mod share;
 mod spoiled;
@@ -47,7 +48,7 @@ struct Case {
     measure: fn(usize) -> Result<Vec<Round>, Error>,
 }
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 16] = [
     Case {
         id: "notice-8-nodes",
         unit: "us",
@@ -132,7 +133,25 @@ const CASES: [Case; 13] = [
         rounds: 7,
         measure: |rounds| ethernet::measure(rounds, ("64k", 16), true),
     },
+    rings("ethernet-calls-vs-rings-v2", "frames/s", |rounds| {
+        rings::measure(rounds, rings::Version::V2, rings::What::Frames)
+    }),
+    rings("ethernet-calls-vs-rings-v3", "frames/s", |rounds| {
+        rings::measure(rounds, rings::Version::V3, rings::What::Frames)
+    }),
+    rings("ethernet-calls-vs-rings-v2-round-trip", "us", |rounds| {
+        rings::measure(rounds, rings::Version::V2, rings::What::RoundTrip)
+    }),
 ];
+
+/// Frames that are handed over many in a call, beside rings of memory: which is faster is what is asked.
+const fn rings(
+    id: &'static str,
+    unit: &'static str,
+    measure: fn(usize) -> Result<Vec<Round>, Error>,
+) -> Case {
+    Case { id, unit, peer: "rings", target: Target::AtLeast(0.0), rounds: 11, measure }
+}
 
 /// A notice to so many that their machines are simulated.
 const fn simulated(id: &'static str, measure: fn(usize) -> Result<Vec<Round>, Error>) -> Case {
@@ -140,7 +159,12 @@ const fn simulated(id: &'static str, measure: fn(usize) -> Result<Vec<Round>, Er
 }
 
 fn main() -> ExitCode {
-    match measure_all() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match arguments.split_first() {
+        Some((first, rest)) if first == rings::CHILD => rings::child(rest),
+        _ => measure_all(),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("causeway-network-bench: {error}");

@@ -15,6 +15,7 @@ mod notices;
 mod opening;
 mod rails;
 mod revealing;
+mod scripts;
 mod shm;
 mod slow;
 mod spread;

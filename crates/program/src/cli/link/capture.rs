@@ -1,4 +1,4 @@
-//! `causeway link capture`: frames of a node, as they are on the wire or opened, in a file of pcapng.
+//! `causeway link capture`: frames of a node or a switch, as they are on the wire or opened, in a file of pcapng.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -29,15 +29,15 @@ pub(super) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     let signals = Signals::listen(Hangup::Ends).map_err(unheard)?;
     let client = find(&runtime_dir(), args.name.as_ref())?;
     let mut over = over(signals, to_stdout).map_err(unheard)?;
-    if args.opened {
-        tracing::warn!(
-            "what is captured is opened: the data that this node reads and writes stand in the file as they are; keep \
-             it as you keep those"
-        );
-    }
     let order = CaptureOrder { link: args.link.clone(), opened: args.opened };
     client.run(async {
         let mut items = client.capture(&order).await?;
+        if args.opened {
+            tracing::warn!(
+                "what is captured is opened: the data that this node reads and writes stand in the file as they are; \
+                 keep it as you keep those"
+            );
+        }
         let mut file = None;
         let work = write(args, to_stdout, &mut items, &mut file);
         let ended = tokio::select! {

@@ -27,7 +27,7 @@ const OUTBOUND: u32 = 2;
 pub(super) struct Summary {
     /// Frames in the file.
     pub(super) frames: u64,
-    /// That the card had no room for.
+    /// That there was no room for.
     pub(super) dropped: u64,
 }
 
@@ -169,7 +169,7 @@ mod tests {
         file.frame(captured(4, true), b"one").unwrap();
         // A rail that came later.
         file.frame(captured(2, false), b"two").unwrap();
-        let mut counts = [LinkCount::default(); LINKS];
+        let mut counts = [LinkCount::default(); 5];
         counts[4] = LinkCount { seen: 8, dropped: 7 };
         file.note_counts(&counts);
         assert_eq!(file.finish().unwrap(), Summary { frames: 2, dropped: 7 });

@@ -1,24 +1,24 @@
-//! Captures as they are sent: taken out of the card's ring as the client reads.
+//! Captures as they are sent: taken out of the ring as the client reads.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::Body;
 use futures_util::stream;
-use io::capture::{LINKS, LinkCount};
+use io::capture::LinkCount;
 use tokio::sync::watch;
 
 use crate::control::capture::{Capture, put_counts, put_frame, put_head};
 
-/// How long a client waits for what the card has captured just now: the ring holds what the fastest rail carries
-/// meanwhile. The card wakes nobody.
+/// How long a client waits for what was captured just now: the ring holds what the fastest rail carries meanwhile. Who
+/// captures wakes nobody.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A capture on its way to its client. It ends when the client is gone, since the body is dropped then.
 pub(super) struct Sending {
     capture: Capture,
     /// What was said of drops last.
-    told: Option<[LinkCount; LINKS]>,
+    told: Option<Vec<LinkCount>>,
     ended: watch::Receiver<()>,
     is_over: bool,
 }
@@ -46,9 +46,9 @@ impl Sending {
             let read = self.capture.reader.read(|captured, frame| put_frame(captured, frame, &mut out));
             let is_sound = read.is_ok();
             let counts = self.capture.reader.counts();
-            if self.told != Some(counts) {
-                self.told = Some(counts);
+            if self.told.as_ref() != Some(&counts) {
                 put_counts(&counts, &mut out);
+                self.told = Some(counts);
             }
             if !out.is_empty() {
                 return Some(out);

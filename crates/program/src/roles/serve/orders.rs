@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use io::agent::{Agent, LoanSpec};
-use io::capture::{CAPTURES_MAX, MEMORY_LINK, Wish};
+use io::capture::{MEMORY_LINK, Wish};
 use io::event::Event;
 use node::Limit;
 
 use super::super::managed::Managed;
 use super::super::{map, neighbourhood, report};
 use super::{Node, Observer};
-use crate::control::capture::{Capture, CaptureOrder, Head, Link};
+use crate::control::capture::{Capture, CaptureOrder, Link};
 use crate::control::{Answers, Impairment, Request, Response};
 use crate::exit::Failure;
 use crate::line::FunctionName;
@@ -58,21 +58,8 @@ fn capture(agent: &mut Agent, order: &CaptureOrder) -> Result<Capture, String> {
             local: String::new(),
         });
     }
-    if let Some(wanted) = &order.link {
-        links.retain(|link| link.name == *wanted);
-        if links.is_empty() {
-            return Err(format!("it has no link {wanted}; `causeway link list` lists them"));
-        }
-    }
-    let bits = links.iter().fold(0, |bits, link| bits | 1 << link.number);
-    // Rails that come later are captured, too.
-    let bits = if order.link.is_none() { u8::MAX } else { bits };
-    let head = Head { node: view.spec().name.clone(), links };
-    match agent.capture(Wish { links: bits, opened: order.opened }) {
-        Ok(Some(reader)) => Ok(Capture { head, reader }),
-        Ok(None) => Err(format!("{CAPTURES_MAX} captures of it run already; end one of them")),
-        Err(error) => Err(format!("there is no memory for the frames: {error}")),
-    }
+    let name = view.spec().name.clone();
+    Capture::begin(name, links, order, |link| agent.capture(Wish { link, opened: order.opened }))
 }
 
 impl Node {
