@@ -196,7 +196,7 @@ pub(crate) enum ToAgent {
     Unparked { number: u64 },
     /// An information frame has come on this rail, from a switch.
     Heard(RailId, Hex),
-    /// A rail seems to have failed: those who hear notices to all are to be told.
+    /// A rail seems to have failed: those who hear notices to all are to be told, and the fabric's manager.
     Notice(Notice),
     /// Another node has said so.
     Doubted(Notice),

@@ -214,6 +214,9 @@ pub struct Members {
     pub revoked: Box<[NodeId]>,
     /// Whether nothing is lent to nodes that show no certificate, nor borrowed from them.
     pub only_members: bool,
+    /// Nodes, in order, that have something of this one because a manager has said so, or that lend it something: they
+    /// show one, whatever else counts.
+    pub assigned: Box<[NodeId]>,
     /// By how much the clock of the wall, in milliseconds since 1970, is ahead of that of the card.
     pub clock_ahead_ms: u64,
 }
@@ -246,7 +249,8 @@ impl Members {
             return Err(Fault::Revoked);
         }
         if shown.is_empty() {
-            return if self.only_members { Err(Fault::Missing) } else { Ok(()) };
+            let has_to = !bearer.is_met && self.assigned.binary_search(&bearer.key.id()).is_ok();
+            return if self.only_members || has_to { Err(Fault::Missing) } else { Ok(()) };
         }
         // What another authority has signed is another fabric's, by what it says itself.
         if shown.get(1..17).is_some_and(|fabric| fabric != self.fabric) {
@@ -310,6 +314,7 @@ pub(crate) mod tests {
             certificate: certificate.into(),
             revoked: Box::default(),
             only_members: false,
+            assigned: Box::default(),
             clock_ahead_ms: 1_500_000,
         }
     }
@@ -357,6 +362,19 @@ pub(crate) mod tests {
         let revoked = Members { revoked: [key(9).id()].into(), ..member.clone() };
         assert_eq!(judge(&revoked, &by(&good)), Err(Fault::Revoked));
         assert_eq!(judge(&revoked, &[]), Err(Fault::Revoked), "whatever it shows");
+    }
+
+    /// A line is enough for a node that belongs to no fabric, but not for what a manager has said.
+    #[test]
+    fn who_has_something_by_a_manager_shows_a_certificate() {
+        let assigned = [key(9).id()].into();
+        let member = Members { assigned, ..members(vec![]) };
+        assert_eq!(judge(&member, &[]), Err(Fault::Missing));
+        assert_eq!(judge(&member, &signed(&certificate(key(9)), &authority(1))), Ok(()));
+        let bearer = |key, is_met| Bearer { key, domain: DomainId(70), group: Group::DEFAULT, is_met };
+        let judge = |bearer| member.judge(Instant::from_nanos(0), bearer, &[]);
+        assert_eq!(judge(bearer(key(8), false)), Ok(()), "another one has nothing by it");
+        assert_eq!(judge(bearer(key(9), true)), Ok(()), "what has begun goes on");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | `DELETE /v1/functions/NODE/FUNCTION/assignment[?force=true]` | | [`Changed`] |
 //! | `PUT /v1/functions/NODE/FUNCTION/limits` | [`Limits`] | [`Changed`] |
 //! | `GET /v1/domains`, `/v1/domains/NODE/DOMAIN` | | [`Page`] of [`Domain`], [`Domain`] |
+//! | `GET /v1/switches` | | [`Page`] of [`Switch`] |
 //! | `GET /v1/loans`, `/v1/loans/NODE/FUNCTION` | | [`Page`] of [`Loan`], [`Loan`] |
 //! | `GET /v1/join-tokens` | | [`Page`] of [`JoinToken`] |
 //! | `POST /v1/join-tokens` | [`MakeJoinToken`] | [`MadeToken`] |
@@ -112,12 +113,44 @@ pub struct Node {
 pub struct Rail {
     /// Its name.
     pub name: String,
+    /// Its number at the node.
+    #[serde(default)]
+    pub rail: u8,
     /// `udp` or `ethernet`.
     pub medium: String,
     /// Its address.
     pub address: String,
     /// Whether its interface has a carrier.
     pub is_up: bool,
+    /// Why it seems to be dead, by what nodes say of it, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<RailVerdict>,
+}
+
+/// What the manager makes of what nodes say of a rail. It changes nothing but where nodes send first.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RailVerdict {
+    /// `silence`: it is not heard, though its node is on another one; `carrier`: its node says that it has none.
+    pub cause: String,
+    /// Since when.
+    pub since: String,
+    /// Nodes that say so.
+    pub by: Vec<String>,
+}
+
+/// A switch, as far as nodes hear of it. Nothing proves what it says of itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Switch {
+    /// What it calls itself: others may do so, too.
+    pub name: String,
+    /// Its id, by which lists are ordered.
+    pub switch: String,
+    /// `heard` or `silent`: by nodes that are heard themselves.
+    pub state: String,
+    /// Nodes that hear it, or have, and on which of their rails: NODE/RAIL.
+    pub nodes: Vec<String>,
+    /// Where it takes frames.
+    pub ports: Vec<String>,
 }
 
 /// What a node lends.
@@ -330,7 +363,7 @@ pub struct ApiToken {
     pub role: String,
 }
 
-/// A change, from the log.
+/// A change, something that was refused, or something that a node has caused, from the log.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Audit {
     /// Its index, as text, so that it pages as names do.

@@ -8,7 +8,7 @@
 //!   ── About ──►
 //!   ◄── Greet { epoch }, Member ──
 //!   ── Report(Inventory) ──►
-//!   ◄── Lender, Borrower ──                   again and again, whatever changes
+//!   ◄── Lender, Borrower, Rails ──            again and again, whatever changes
 //!   ── Report(..), About, Events ──►
 //! ```
 //!
@@ -16,9 +16,9 @@
 
 use core::time::Duration;
 
-use base::ids::{DomainId, NodeId};
+use base::ids::{DomainId, NodeId, RailId};
 use manager::model::{FabricId, Name, PublicKey, WallTime};
-use manager::report::{Order, Preset, PresetsId, Report};
+use manager::report::{DeadRail, Order, Preset, PresetsId, Report};
 use serde::{Deserialize, Serialize};
 
 /// Of what is said here.
@@ -31,6 +31,11 @@ pub const HEARTBEAT: Duration = Duration::from_secs(1);
 pub const SILENT: Duration = Duration::from_secs(4);
 /// Events in one message.
 pub const EVENTS_MAX: usize = 256;
+
+/// Switches of which a node says something.
+pub const SWITCHES_MAX: usize = 16;
+/// Ports of a switch of which it says something.
+pub const PORTS_MAX: usize = 64;
 
 /// What the manager says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -49,6 +54,11 @@ pub enum ToNode {
     },
     /// Heed this manager: see [`manager::Effect::Greet`].
     Greet {
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// What does it remember of managers before: see [`manager::Effect::Recall`].
+    Recall {
         /// Its epoch.
         epoch: u64,
     },
@@ -74,6 +84,8 @@ pub enum ToNode {
         /// The slots that are not empty.
         presets: Vec<Placed>,
     },
+    /// Rails that seem to be dead, of whatever nodes: see [`manager::Effect::TellRails`].
+    Rails(Vec<DeadRail>),
     /// The connection ends, and why.
     Refused {
         /// For the log of the node.
@@ -144,12 +156,33 @@ pub struct About {
     pub rails: Vec<RailSaid>,
     /// Its virtual machines.
     pub domains: Vec<DomainSaid>,
+    /// Switches that it hears, or has heard: [`SWITCHES_MAX`] at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<SwitchSaid>,
+}
+
+/// A switch that a node hears. Nothing proves that it is one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchSaid {
+    /// Whom it says it is.
+    pub node: NodeId,
+    /// What it calls itself.
+    pub name: String,
+    /// Whether it is heard now, or something that it passes on.
+    pub is_heard: bool,
+    /// The node's rails on which that is, by their names.
+    pub rails: Vec<String>,
+    /// Where it takes frames, as far as it says so: [`PORTS_MAX`] at most.
+    pub ports: Vec<String>,
 }
 
 /// A rail of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RailSaid {
+    /// Its number at the node.
+    pub rail: RailId,
     /// Its name.
     pub name: String,
     /// `udp` or `ethernet`.

@@ -49,6 +49,10 @@ pub(crate) enum Rule {
     CheckLimits,
     /// A lender says what its card acts by.
     SayActed,
+    /// Who alone finds several dead has a dead rail itself, and nobody else has.
+    BlameAccuser,
+    /// Nodes are told of dead rails once in a while only.
+    PaceRails,
     /// A torn tail is cut.
     CutTorn,
     /// Damage that is no torn tail is an error.

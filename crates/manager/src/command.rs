@@ -114,6 +114,11 @@ impl Command {
         }
     }
 
+    /// Whether it ends a restore.
+    pub(crate) fn ends_restore(&self) -> bool {
+        matches!(self, Self::EndRestore { .. })
+    }
+
     /// The slot that is asked for.
     pub fn place(&self) -> Option<Place> {
         match self {

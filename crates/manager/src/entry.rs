@@ -9,7 +9,7 @@ use crate::model::{
 };
 
 /// Who has caused an entry.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Who {
     /// The manager itself, or whoever founded the fabric.
@@ -100,6 +100,9 @@ pub enum Change {
         epoch: u64,
         /// From a backup: nothing is assigned before lenders were heard.
         restored: bool,
+        /// Nodes are taken in by their certificates until that ends, also by such as are good no more.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        any_time: bool,
     },
     /// The administrator has ended what a restore began.
     RestoreEnded,
@@ -143,6 +146,15 @@ pub enum Change {
     NodeAdopted {
         /// It.
         node: Node,
+        /// When its certificate was issued.
+        #[serde(default)]
+        issued: WallTime,
+    },
+    /// While a restored manager listens: a node was removed since the backup, as others show.
+    NodeDisplaced {
+        /// Which one.
+        #[serde(with = "node_text")]
+        id: NodeId,
     },
     /// A node does not belong to the fabric any more. What it lends is gone, what it borrows is taken back by force.
     NodeRemoved {
@@ -193,6 +205,29 @@ pub enum Change {
         /// What is new of it.
         news: Vec<News>,
     },
+    /// Nothing: somebody was refused something, or people should know something of a node.
+    Noted {
+        /// What was asked for, or is the matter.
+        what: String,
+        /// What came of it.
+        result: String,
+        /// How often that was so since the last such entry.
+        count: u64,
+    },
+}
+
+impl Change {
+    /// Whether whoever looks through the log for who has done what should see it, though no client has asked for it.
+    pub(crate) fn is_noteworthy(&self) -> bool {
+        match self {
+            Self::EpochBegun { .. }
+            | Self::NodeAdopted { .. }
+            | Self::NodeDisplaced { .. }
+            | Self::Noted { .. } => true,
+            Self::Reported { news, .. } => news.iter().any(News::is_noteworthy),
+            _ => false,
+        }
+    }
 }
 
 /// Something new about a function of the node that reports it.
@@ -274,6 +309,11 @@ pub enum News {
 }
 
 impl News {
+    /// Whether by it somebody has a function, or has it no more, by another one's word than a client's.
+    pub fn is_noteworthy(&self) -> bool {
+        matches!(self, Self::Adopted { .. } | Self::Displaced { .. } | Self::HeldOver { .. })
+    }
+
     /// The function that it is about, where `node` reports.
     pub fn function(&self, node: NodeId) -> Option<FunctionKey> {
         match self {

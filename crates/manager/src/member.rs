@@ -10,12 +10,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use base::ids::LoanGeneration;
+use base::ids::{LoanGeneration, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::canary::{self, Rule};
 use crate::model::{FUNCTIONS_PER_NODE_MAX, Limited, Name, Resource};
-use crate::report::{Holder, Identity, Order, Preset, PresetsId, Report, Reported, Said};
+use crate::report::{DeadRail, Holder, Identity, Order, Preset, PresetsId, Report, Reported, Said};
 
 /// Effects that wait. Of what is told while there are more, nothing is heeded: the manager tells it again.
 pub const EFFECTS_MAX: usize = 4096;
@@ -25,6 +25,11 @@ pub const EFFECTS_MAX: usize = 4096;
 pub enum Told {
     /// See [`crate::Effect::Greet`].
     Greet {
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// See [`crate::Effect::Recall`].
+    Recall {
         /// Its epoch.
         epoch: u64,
     },
@@ -146,6 +151,8 @@ enum What {
     Function(u32),
     Presets,
     HoldOver(u32),
+    Rails,
+    Memory,
 }
 
 /// A node that belongs to a fabric.
@@ -159,6 +166,10 @@ pub struct Member {
     acting: BTreeMap<u32, Row>,
     /// Functions whose borrower was silent for too long, by this generation.
     over: BTreeMap<u32, LoanGeneration>,
+    /// Rails that do not work.
+    rails: Vec<DeadRail>,
+    /// Nodes that were removed, as far as it was told.
+    revoked: Vec<NodeId>,
     steps: VecDeque<Step>,
     is_keeping: bool,
 }
@@ -173,6 +184,8 @@ impl Member {
             decided: kept.clone(),
             durable: kept,
             over: BTreeMap::new(),
+            rails: Vec::new(),
+            revoked: Vec::new(),
             steps: VecDeque::new(),
             is_keeping: false,
         }
@@ -210,6 +223,19 @@ impl Member {
         }
     }
 
+    /// These rails do not work, as far as it has found out: its own, and those of others.
+    pub fn set_rails(&mut self, rails: Vec<DeadRail>) {
+        if rails != self.rails && self.steps.len() < EFFECTS_MAX {
+            self.rails = rails;
+            self.push([Step::Say(What::Rails)]);
+        }
+    }
+
+    /// These nodes were removed from the fabric, as far as it was told.
+    pub fn set_revoked(&mut self, revoked: Vec<NodeId>) {
+        self.revoked = revoked;
+    }
+
     /// Says all that it has, when there is a reason to think that the manager may not know it.
     pub fn say_inventory(&mut self) {
         self.push([Step::Say(What::Inventory)]);
@@ -220,7 +246,7 @@ impl Member {
     /// A manager says something.
     pub fn handle_told(&mut self, told: &Told) {
         let epoch = match told {
-            Told::Greet { epoch } | Told::Orders { epoch, .. } => *epoch,
+            Told::Greet { epoch } | Told::Recall { epoch } | Told::Orders { epoch, .. } => *epoch,
             Told::Presets { id, .. } => id.epoch,
         };
         let is_old = epoch < self.decided.epoch && !canary::is_off(Rule::RefuseOldEpochs);
@@ -232,6 +258,7 @@ impl Member {
         }
         match told {
             Told::Greet { .. } => self.say_inventory(),
+            Told::Recall { .. } => self.push([Step::Say(What::Memory)]),
             Told::Orders { orders, .. } => orders.iter().for_each(|order| self.obey(*order)),
             Told::Presets { id, presets } => {
                 if self.decided.presets.as_ref().is_none_or(|(kept, _)| kept < id) {
@@ -367,7 +394,8 @@ impl Member {
             What::Inventory => {
                 let functions = self.functions.keys().filter_map(|number| self.reported(*number)).collect();
                 let presets = self.durable.presets.as_ref().map(|(id, _)| *id);
-                Some(Said::Inventory { identity: self.identity.clone(), functions, presets })
+                let (identity, rails) = (self.identity.clone(), self.rails.clone());
+                Some(Said::Inventory { identity, functions, presets, rails })
             }
             What::Function(number) => self.reported(*number).map(Said::Function),
             What::Presets => self.durable.presets.as_ref().map(|(id, _)| Said::Presets(*id)),
@@ -375,6 +403,11 @@ impl Member {
                 let generation = *self.over.get(number)?;
                 Some(Said::HoldOver { number: *number, generation })
             }
+            What::Memory => {
+                let (presets, revoked) = (self.durable.presets().to_vec(), self.revoked.clone());
+                Some(Said::Memory { presets, revoked })
+            }
+            What::Rails => Some(Said::Rails(self.rails.clone())),
         }
     }
 

@@ -6,6 +6,7 @@ use base::ids::{LoanGeneration, NodeId};
 
 use crate::canary::{self, Rule};
 use crate::entry::News;
+use crate::machine::Slots;
 use crate::model::{
     Assignment, FUNCTIONS_MAX, FUNCTIONS_PER_NODE_MAX, Function, FunctionKey, GENERATION_LAST,
     GENERATION_STRIDE, Loan, Name, Place, SLOT_NUMBERS, SLOTS_PER_NODE_MAX, WallTime,
@@ -40,6 +41,8 @@ pub(crate) struct Judge<'a> {
     vacated: BTreeSet<FunctionKey>,
     /// Functions that this report has added.
     added: usize,
+    /// What borrowers say is in their slots, while a manager that was restored listens.
+    slots: Option<&'a Slots>,
     /// Whether something is left to be taken over, when the node has reported that it is about.
     is_deferred: bool,
 }
@@ -55,8 +58,14 @@ impl<'a> Judge<'a> {
             names: BTreeMap::new(),
             vacated: BTreeSet::new(),
             added: 0,
+            slots: None,
             is_deferred: false,
         }
+    }
+
+    /// Of two lenders who say that theirs is in a slot its borrower decides by these.
+    pub(crate) fn with_slots(self, slots: &'a Slots) -> Self {
+        Self { slots: Some(slots), ..self }
     }
 
     /// What follows from all that a node lends.
@@ -137,7 +146,7 @@ impl<'a> Judge<'a> {
         let Some(known) = self.known(reported.number).filter(|it| it.generation < reported.generation) else {
             return;
         };
-        let is_over = !is_impossible(known.generation, reported.generation) && !self.is_early(reported);
+        let is_over = !is_impossible(known.generation, reported.generation) && !self.has_to_wait(reported);
         if is_over && known.loan.occupied().is_some() && !canary::is_off(Rule::AdoptGreater) {
             self.displace(known.key);
         }
@@ -149,14 +158,38 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether a restored manager has yet to hear of the borrower: that may have joined since the backup.
-    fn is_early(&self, reported: &Reported) -> bool {
-        let is_closed = self.state.restore().is_some_and(|restore| restore.is_closed);
+    /// Whether a restored manager has yet to hear of the borrower: that may have joined since the backup, or is to say
+    /// what is in its slot, where another lender says otherwise.
+    fn has_to_wait(&self, reported: &Reported) -> bool {
         let of = match reported.holder {
             Holder::Nobody => return false,
             Holder::Assigned(of) | Holder::Leaving { from: of, .. } => of,
         };
-        is_closed && self.state.node(of.borrower).is_none()
+        let is_unknown = self.state.node(of.borrower).is_none();
+        let has_rival = || self.rival(reported.number, of.place).is_some();
+        let may_say = || self.slots.is_some_and(|slots| slots.of(of.borrower, of.place).is_none());
+        let is_there = || self.state.joined(of.borrower).is_some();
+        self.is_closed() && (is_unknown || (is_there() && may_say() && has_rival()))
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state.restore().is_some_and(|restore| restore.is_closed)
+    }
+
+    /// Another function that is in the slot where one of this node is said to be.
+    fn rival(&self, number: u32, place: Place) -> Option<&'a Function> {
+        let own = FunctionKey { node: self.node, number };
+        // What is known of a lender that was not heard since a restore is older than what another one says.
+        let is_older = |it: &Function| it.key.node != self.node && !self.state.is_heard(it.key.node);
+        let stays = |it: &&Function| it.key != own && !self.vacated.contains(&it.key) && !is_older(it);
+        self.state.in_slot(place).filter(stays)
+    }
+
+    /// Whether its borrower says that a function of this node is in the slot.
+    fn is_by_borrower(&self, number: u32, of: Assignment) -> bool {
+        let own = FunctionKey { node: self.node, number };
+        let is_its = self.state.node_of_domain(of.place.domain).is_some_and(|node| node.id == of.borrower);
+        is_its && self.slots.and_then(|slots| slots.of(of.borrower, of.place)) == Some(Some(own))
     }
 
     fn function(&mut self, reported: &Reported) {
@@ -166,7 +199,7 @@ impl<'a> Judge<'a> {
         if is_impossible(present, generation) {
             return self.alarm(Alarm::ImpossibleGeneration { number, reported: generation });
         }
-        if generation > present && self.is_early(reported) {
+        if generation > present && self.has_to_wait(reported) {
             self.is_deferred = true;
             return;
         }
@@ -332,7 +365,13 @@ impl<'a> Judge<'a> {
         let Some(of) = loan.occupied() else { return (reported.generation, loan, false) };
         let next = LoanGeneration(reported.generation.0.saturating_add(1));
         let may_claim = self.may_claim(known, of) || canary::is_off(Rule::ClaimsAfterRestore);
-        if !may_claim || !self.has_room(known, of.place) {
+        if let Some(rival) = self.rival(reported.number, of.place)
+            && self.is_closed()
+            && self.is_by_borrower(reported.number, of)
+        {
+            self.displace(rival.key);
+        }
+        if !may_claim || !self.has_room(known, reported.number, of.place) {
             return (next, Loan::Ended { since }, true);
         }
         if let Some(other) = self.state.in_slot(of.place).filter(|it| Some(it.key) != own) {
@@ -353,16 +392,11 @@ impl<'a> Judge<'a> {
     }
 
     fn may_know_better(&self) -> bool {
-        let is_closed = self.state.restore().is_some_and(|restore| restore.is_closed);
-        is_closed || !self.state.is_heard(self.node)
+        self.is_closed() || !self.state.is_heard(self.node)
     }
 
-    fn has_room(&self, known: Option<&Function>, place: Place) -> bool {
-        let own = known.map(|known| known.key);
-        // What is known of a lender that was not heard since a restore is older than what another one says.
-        let is_older = |it: &Function| it.key.node != self.node && !self.state.is_heard(it.key.node);
-        let stays = |it: &&Function| !self.vacated.contains(&it.key) && !is_older(it);
-        let other = self.state.in_slot(place).filter(stays).is_some_and(|it| Some(it.key) != own);
+    fn has_room(&self, known: Option<&Function>, number: u32, place: Place) -> bool {
+        let other = self.rival(number, place).is_some();
         let borrower = self.state.node_of_domain(place.domain);
         let count = borrower.map_or(0, |it| self.state.in_block(it.block).count()) + self.taken.len();
         let most = SLOTS_PER_NODE_MAX + usize::from(known.is_some_and(|it| it.loan.occupied().is_some()));

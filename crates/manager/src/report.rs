@@ -2,10 +2,12 @@
 
 use core::fmt;
 
-use base::ids::{Group, LoanGeneration, NodeId};
+use base::ids::{Group, LoanGeneration, NodeId, RailId};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Assignment, Block, FunctionKey, Groups, Limited, Name, Place, PublicKey, Resource};
+use crate::model::{
+    Assignment, Block, FunctionKey, Groups, Limited, Name, Place, PublicKey, Resource, WallTime,
+};
 
 /// A report of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -30,6 +32,9 @@ pub enum Said {
         functions: Vec<Reported>,
         /// Which list it has.
         presets: Option<PresetsId>,
+        /// As of [`Said::Rails`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        rails: Vec<DeadRail>,
     },
     /// How far a function is: in answer to each order, and when something has changed.
     Function(Reported),
@@ -42,6 +47,48 @@ pub enum Said {
         /// By which generation.
         generation: LoanGeneration,
     },
+    /// All rails that do not work as far as it has found out, its own and those of others: when that changes. The first
+    /// [`crate::machine::RAILS_SAID_MAX`] count.
+    Rails(Vec<DeadRail>),
+    /// What it remembers of what managers have told it, in answer to [`crate::Effect::Recall`].
+    Memory {
+        /// What is in its slots.
+        presets: Vec<Preset>,
+        /// Who was removed from the fabric.
+        revoked: Vec<NodeId>,
+    },
+}
+
+/// A rail that does not seem to work.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeadRail {
+    /// Whose it is.
+    pub node: NodeId,
+    /// Which one of that node.
+    pub rail: RailId,
+    /// Why.
+    pub cause: RailCause,
+}
+
+/// Why a rail does not seem to work.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RailCause {
+    /// Its node is not heard there, though on another one.
+    Silence,
+    /// Its interface has no carrier, as only its node knows.
+    Carrier,
+}
+
+impl RailCause {
+    /// As it is shown.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Silence => "it is silent",
+            Self::Carrier => "it has no carrier",
+        }
+    }
 }
 
 /// What the certificate of a node says. Whoever takes reports from the network has checked it.
@@ -56,6 +103,9 @@ pub struct Identity {
     pub block: Block,
     /// Which groups it may enter.
     pub groups: Groups,
+    /// When that was certified last; 0: nobody knows. What a node says of that itself does not count.
+    #[serde(default, skip_serializing_if = "WallTime::is_zero")]
+    pub issued: WallTime,
 }
 
 /// A function, as its lender has it.
@@ -148,6 +198,11 @@ pub enum Alarm {
         /// That one.
         epoch: u64,
     },
+    /// Another node knows that it was removed, which this manager, restored or rebuilt, does not.
+    Removed {
+        /// Which one.
+        by: NodeId,
+    },
     /// It lends too much.
     TooMany {
         /// What may be.
@@ -202,6 +257,12 @@ impl fmt::Display for Alarm {
                     "it has heard a manager of epoch {epoch}, which is greater: is there another manager?"
                 )
             }
+            Self::Removed { by } => {
+                write!(
+                    f,
+                    "it was removed from the fabric, as node {by} remembers: it is again when the restore ends"
+                )
+            }
             Self::TooMany { most } => {
                 write!(f, "it lends more than {most} functions: none of this report counts")
             }
@@ -242,5 +303,19 @@ pub enum Event {
         node: NodeId,
         /// What.
         alarm: Alarm,
+    },
+    /// All that are heard were told that a rail seems to be dead.
+    RailDead {
+        /// Which one.
+        rail: DeadRail,
+        /// Who has said so.
+        by: Vec<NodeId>,
+    },
+    /// Nobody says so any more.
+    RailBack {
+        /// Whose it is.
+        node: NodeId,
+        /// Which one of that node.
+        rail: RailId,
     },
 }

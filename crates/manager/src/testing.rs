@@ -139,5 +139,6 @@ pub(crate) fn learn(state: &mut State, node: u64, functions: &[Reported]) -> cra
 
 pub(crate) fn identity(state: &State, node: u64) -> Identity {
     let node = state.joined(node_id(node)).unwrap().clone();
-    Identity { name: node.name, key: node.key, block: node.block, groups: node.groups }
+    let issued = WallTime::default();
+    Identity { name: node.name, key: node.key, block: node.block, groups: node.groups, issued }
 }

@@ -61,7 +61,8 @@ pub enum CardEvent {
     Joined(usize, NodeId, Incarnation),
     /// The channel with the peer in this place is given up.
     Left(usize),
-    /// A rail seems to have failed: those who hear [notices to all](Card::set_member) are to be told.
+    /// A rail seems to have failed: those who hear [notices to all](Card::set_member) are to be told, and the manager
+    /// of the node's fabric.
     Notice(Notice),
     /// Somebody else says that a rail seems to have failed over which this card has a channel: others are used until it
     /// has answered.

@@ -179,6 +179,19 @@ impl<'m> Loan<'m> {
         }
     }
 
+    /// Whoever has what is lent was removed from the fabric, and has it no more.
+    pub(crate) fn evict(&mut self, channel: Option<&mut Channel<'m>>) {
+        if let Opening::Offer(offer) = &mut self.opening {
+            offer.evict(channel, &mut self.stream);
+        }
+    }
+
+    /// Whose what is lent is, also while that is not durable yet.
+    pub(crate) fn tenant(&self) -> Option<NodeId> {
+        let Opening::Offer(offer) = &self.opening else { return None };
+        Some(offer.tenant()).filter(|tenant| tenant.is_held).map(|tenant| tenant.node)
+    }
+
     /// How far what is lent is with its entry, as it was in the last step; `None`: it has none.
     fn applied(&self) -> Option<Applied> {
         let Opening::Offer(offer) = &self.opening else { return None };

@@ -289,6 +289,11 @@ impl<'m> Peers<'m> {
         self.places[place] = Some(peer);
     }
 
+    /// Whether this node belongs to a fabric.
+    pub(crate) fn is_member(&self) -> bool {
+        self.members.is_some()
+    }
+
     /// What this node knows of its fabric from now on.
     pub(crate) fn set_members(&mut self, members: Option<Rc<Members>>) {
         self.members = members;

@@ -291,6 +291,10 @@ pub struct SwitchArgs {
 pub enum SwitchCommand {
     /// Take partitions of a switch, which lets this node in, and move ports between them
     Ctl(CtlArgs),
+    /// List the switches that nodes of a fabric hear, as its manager knows
+    List(manager::ListArgs),
+    /// Show one of them, by its name or its id
+    Show(manager::SwitchNamedArgs),
 }
 
 /// `causeway switch ctl`.

@@ -297,6 +297,8 @@ fn who_was_removed_has_nothing_by_a_line_either() {
     let up = |machine: &Machine, name: &str| status(machine, name).unwrap()["loans"][0]["state"] == "up";
     poll_until("the end of its loan", LONG, || Ok((!up(machine, "desk")).then_some(()))).unwrap();
     assert!(up(machine, "guest"), "the others notice nothing");
+    // What it had is free: another one gets it long before 600 s are over.
+    let mut next = Borrower::start_as(machine, "next", &store.lines[1], &[]).unwrap();
     // It calls again, and is told why not; so is its lender, also after both were started again.
     let refused = events::next(&mut own, "loan-refused");
     assert_eq!(refused["reason"], "certificate", "{refused}");
@@ -312,7 +314,7 @@ fn who_was_removed_has_nothing_by_a_line_either() {
     // Its manager, too, refuses it, which is no connection; it calls less and less often, and that is said once.
     let calls = |what: &str| again.stderr.matches(what).count();
     assert!(calls("connected to manager") == 0 && calls("no manager is heard") <= 1, "{}", again.stderr);
-    for node in [&mut guest.process, &mut store.process, &mut fabric.manager] {
+    for node in [&mut guest.process, &mut next.process, &mut store.process, &mut fabric.manager] {
         assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     }
 }
@@ -345,6 +347,47 @@ fn a_manager_whose_state_is_lost_is_rebuilt() {
     fabric.told(&["assign", "store/nvme1", "vm/a"]).unwrap();
     wait_slot(machine, "vm/a", |loan| has(loan, "nvme1"));
     for node in [&mut desk, &mut store.process, &mut fabric.manager] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
+/// A rail of the lender dies: its borrower says so, the manager shows it and tells others, and it is over when the rail
+/// answers. All of it goes on without a manager, too.
+#[test]
+fn a_dead_rail_is_shown_until_it_answers() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let (mut fabric, mut store) = with_store(machine);
+    let mut desk = Borrower::start_as(machine, "desk", &store.lines[1], &["--no-shm"]).unwrap();
+    let rails = status(machine, "store").unwrap()["rails"].as_array().unwrap().clone();
+    let last = rails.iter().map(|rail| rail["name"].as_str().unwrap()).rfind(|name| *name != "shm").unwrap();
+    let of_store = |row: &Value| row["node"] == "store" && row["name"] == last;
+    let wait_verdict = |fabric: &Fabric<'_>, is_dead: bool| {
+        poll_until("a verdict on the rail", LONG, || {
+            let rows = fabric.list("rail")?;
+            let row = rows.iter().find(|row| of_store(row));
+            Ok(row.filter(|row| row["verdict"].is_object() == is_dead).cloned())
+        })
+    };
+    wait_verdict(&fabric, false).unwrap();
+    let cut = |way: &str| {
+        let mut command = machine.command(binary().unwrap());
+        command.args(["link", way, last, "--name", "store"]);
+        let done = run_to_end(command, &machine.dir().join("logs"), "link", LONG).unwrap();
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+    };
+    cut("down");
+    let row = wait_verdict(&fabric, true).unwrap();
+    assert_eq!(row["verdict"]["cause"], "silence", "{row}");
+    // The manager dies with it, and its successor hears it again.
+    fabric.manager.kill().unwrap();
+    fabric.start_again().unwrap();
+    wait_verdict(&fabric, true).unwrap();
+    cut("up");
+    wait_verdict(&fabric, false).unwrap();
+    assert_eq!(status(machine, "desk").unwrap()["loans"][0]["state"], "up");
+    for node in [&mut desk.process, &mut store.process, &mut fabric.manager] {
         assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     }
 }

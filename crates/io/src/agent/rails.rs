@@ -85,7 +85,8 @@ impl Agent {
         self.carriers.lost() >> rail.index() & 1 == 0
     }
 
-    /// Notices that all who hear notices to all are to be told, since this was asked last.
+    /// Rails that seem to have failed, as this node has found out since this was asked last: all who hear notices to
+    /// all are to be told, and the fabric's manager.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }

@@ -36,7 +36,9 @@ pub struct View<'a> {
 pub struct RailView {
     /// The node's own address.
     pub local: RailAddress,
-    /// The peer's, if it is known and the rail leads there.
+    /// To which rail of the peer it leads.
+    pub to: Option<RailId>,
+    /// The peer's address, if it is known and the rail leads there.
     pub peer: Option<RailAddress>,
     /// Whether it answers.
     pub up: bool,
@@ -136,6 +138,7 @@ impl<'a> View<'a> {
         let address = || loan.peer?.address_between(id, to?).filter(|_| state > 0);
         RailView {
             local,
+            to,
             peer: settled(address).flatten().and_then(|peer| peer.try_into().ok()),
             up: state == 2,
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),

@@ -64,6 +64,21 @@ pub enum BadCertificate {
     OtherKey,
 }
 
+/// When a certificate of a node was issued.
+pub fn issued(certificate: &link::Certificate) -> WallTime {
+    WallTime(certificate.not_before.saturating_add(BACKDATED.as_millis() as u64))
+}
+
+/// What is wrong with the times of a certificate of a node, by this clock, in words with all of them.
+pub fn untimely(certificate: &link::Certificate, now: WallTime) -> Option<String> {
+    let (from, until) = (WallTime(certificate.not_before), WallTime(certificate.not_after));
+    match now {
+        now if now < from => Some(format!("is good from {from} on only, and it is {now}")),
+        now if now >= until => Some(format!("was good until {until}, and it is {now}")),
+        _ => None,
+    }
+}
+
 /// A fabric's authority: who trusts its certificate trusts those that it signs.
 pub struct Authority {
     fabric: FabricId,
@@ -145,12 +160,10 @@ impl Authority {
         Ok(certificate.with_signature(&signature))
     }
 
-    /// What a certificate says that this authority has signed for a node with this key; `None`: it has not, or its time
-    /// is over or has not come.
-    pub fn read(&self, certificate: &[u8], now: WallTime) -> Option<link::Certificate> {
-        let it = link::Certificate::read(certificate, &self.public())?;
-        let is_good = it.fabric == self.fabric.0 && (it.not_before..it.not_after).contains(&now.0);
-        is_good.then_some(it)
+    /// What a certificate says that this authority has signed for a node; `None`: it has not. Its time may be over, or
+    /// may not have come: see [`untimely`].
+    pub fn read(&self, certificate: &[u8]) -> Option<link::Certificate> {
+        link::Certificate::read(certificate, &self.public()).filter(|it| it.fabric == self.fabric.0)
     }
 
     /// Its key, for its file.

@@ -136,18 +136,18 @@ pub struct Rebuilt {
 
 /// Begins the state of a fabric anew from its authority, where the log is lost: the next manager learns from nodes and
 /// their tables what there is. The administrator's credentials beside the configuration are good again, or there are
-/// new ones.
+/// new ones. With `any_time` nodes are taken in also by certificates whose time is over, or has not come.
 ///
 /// # Errors
 /// See [`InitError`].
-pub fn rebuild(config: &Config, beside: &Path) -> Result<Rebuilt, InitError> {
+pub fn rebuild(config: &Config, beside: &Path, any_time: bool) -> Result<Rebuilt, InitError> {
     let now = crate::clock::wall();
     let authority = config.authority().map_err(InitError::Config)?;
     let admin = beside.with_file_name("admin.toml");
     let known = Credentials::load(&admin).ok().and_then(|it| it.token.parse::<Token>().ok());
     let token = known.unwrap_or_default();
     let first = found(now, Options::default().administrator, token.hash());
-    let moved = store::rebuild(&config.state, config.fabric, &first)?;
+    let moved = store::rebuild(&config.state, config.fabric, &first, any_time)?;
     let credentials = Credentials {
         url: config.urls.first().cloned().unwrap_or_default(),
         authority: authority.pem().to_owned(),

@@ -25,11 +25,12 @@ use tokio_tungstenite::tungstenite::handshake::server::create_response_with_body
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::App;
-use super::core::Quota;
+use super::core::{By, Quota, Wish};
 use super::listen::Place;
 use super::nodes::{Connection, OUTBOX};
 use super::problem::{Failure, Kind};
 use super::unproven::{Guest, Source};
+use crate::authority::certificate::untimely;
 use crate::keys::{is_proof, node_id, random, shared};
 use crate::shapes::Problem;
 use crate::wire::{self, FromNode, HEARTBEAT, MESSAGE_MAX, SILENT, ToNode, proof_text};
@@ -135,7 +136,7 @@ struct Hello {
     key: PublicKey,
     program: String,
     clock: Option<String>,
-    /// Of a node that the manager does not know, since it was restored.
+    /// By which a manager that was restored knows it, or how long it has belonged to the fabric.
     certificate: Option<Certificate>,
 }
 
@@ -175,10 +176,11 @@ async fn greet(app: &App, line: &mut Line) -> Result<Hello, Ends> {
     let unproven =
         || Some("the node does not belong to this fabric, or not with this key: let it join".to_owned());
     let look = move |view: &super::core::View<'_>| {
-        let known = view.state().node(node).map(|node| node.is_joined().then_some(node.key));
-        Ok((known, view.state().restore().is_some_and(|restore| restore.is_closed)))
+        let known = view.state().node(node).map(|node| (node.key, node.is_joined()));
+        let restore = view.state().restore().filter(|restore| restore.is_closed);
+        Ok((known, restore.map(|restore| restore.any_time)))
     };
-    let (known, is_restored) = app
+    let (known, restored) = app
         .core
         .of_nodes()
         .look(look)
@@ -187,18 +189,32 @@ async fn greet(app: &App, line: &mut Line) -> Result<Hello, Ends> {
     // What a manager that was restored or rebuilt does not know, the certificate of the node says.
     let certified = || {
         let bytes = BASE32.decode(certificate.as_bytes()).ok()?;
-        let certificate = app.authority.read(&bytes, crate::clock::wall())?;
+        let certificate = app.authority.read(&bytes)?;
         let key = PublicKey(certificate.key.0);
         (node_id(key) == node).then_some((key, certificate))
     };
-    let (key, certificate) = match known {
-        Some(known) => (known.ok_or_else(unproven)?, None),
-        None if is_restored => certified().map(|(key, it)| (key, Some(it))).ok_or_else(unproven)?,
-        None => return Err(unproven()),
-    };
+    let certified = restored.and_then(|_| certified());
+    let key = known.map(|(key, _)| key).or(certified.as_ref().map(|(key, _)| *key)).ok_or_else(unproven)?;
     let secret = shared(&app.key, key).map_err(|_| unproven())?;
     if !is_proof(&secret, &proof_text(app.fabric, node, &nonce), &proof) {
         return Err(unproven());
+    }
+    if known.is_some_and(|(_, is_joined)| !is_joined) {
+        let wish = Wish { by: By::Key(node), what: "connect".to_owned() };
+        app.core.refused(wish, "it was removed from the fabric".to_owned()).await;
+        return Err(unproven());
+    }
+    let certificate = certified.map(|(_, certificate)| certificate);
+    let faulty = certificate.as_ref().and_then(|it| untimely(it, crate::clock::wall()));
+    if let Some(times) = faulty.filter(|_| known.is_none() && restored != Some(true)) {
+        let why = format!(
+            "its certificate {times} by the manager's clock, so this manager, which was restored or rebuilt, does not \
+             know that it belongs to the fabric: set the manager's clock if that is wrong, else begin once more with \
+             `causeway manager rebuild --any-time`"
+        );
+        let wish = Wish { by: By::Key(node), what: "connect".to_owned() };
+        app.core.refused(wish, why.clone()).await;
+        return Err(Some(why));
     }
     let program = program.chars().take(VERSION_MAX).collect();
     Ok(Hello { node, key, program, clock: clocks_differ(now), certificate })

@@ -50,6 +50,10 @@ fn state(registry: &mut Registry, view: &View<'_>) {
     gauge("nodes", "Nodes that belong to the fabric", joined().count() as u64);
     let reachable = joined().filter(|node| view.manager.is_reachable(node.id)).count();
     gauge("nodes_reachable", "Those of them that are heard", reachable as u64);
+    let dead = view.manager.dead_rails().count();
+    gauge("rails_dead", "Rails that seem to be dead, by what nodes say of them", dead as u64);
+    let told = ConstCounter::new(view.rails_told);
+    registry.register("rails_told", "How often nodes were told that a rail seems to be dead", told);
     let lost = view.manager.lost_events();
     registry.register("lost_events", "Events that nobody took in time", ConstCounter::new(lost));
     let functions = Family::<Labels, prometheus_client::metrics::gauge::Gauge>::default();

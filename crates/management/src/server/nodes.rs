@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::authority::certificate::RENEW;
-use crate::wire::{About, Placed, ToNode};
+use crate::wire::{About, PORTS_MAX, Placed, SWITCHES_MAX, ToNode};
 
 /// Messages on their way to a node: one that takes so few of them has its connection closed, and comes again.
 pub(super) const OUTBOX: usize = 64;
@@ -105,6 +105,11 @@ impl Nodes {
         self.known.remove(&node);
     }
 
+    /// All that were heard, with what they have said.
+    pub(super) fn all(&self) -> impl Iterator<Item = (NodeId, &About)> {
+        self.known.iter().map(|(node, known)| (*node, &known.about))
+    }
+
     /// Those that are connected.
     pub(super) fn connected(&self) -> impl Iterator<Item = NodeId> {
         self.known.iter().filter(|(_, known)| known.connection.is_some()).map(|(node, _)| *node)
@@ -145,6 +150,15 @@ impl Nodes {
             return false;
         }
         true
+    }
+
+    /// Tells a node something that it does without: where little room is left for what cannot wait, it is not told.
+    pub(super) fn hint(&mut self, node: NodeId, message: ToNode) {
+        let connection = self.known.get(&node).and_then(|known| known.connection.as_ref());
+        if let Some(connection) = connection.filter(|it| it.outbox.capacity() >= OUTBOX_SPARE) {
+            // It may have gone just now.
+            let _ = connection.outbox.try_send(message);
+        }
     }
 
     /// Tells a node what is in its slots. `false` as of [`Nodes::send`].
@@ -224,6 +238,11 @@ fn refuse(outbox: &mpsc::Sender<ToNode>, why: &str) {
 /// Why nobody takes what a node says of itself, if so.
 pub(super) fn check_about(about: &About, block: Block) -> Result<(), String> {
     let slots: usize = about.domains.iter().map(|domain| domain.slots.len()).sum();
+    let ports = about.switches.iter().map(|switch| switch.ports.len()).max().unwrap_or(0);
+    let on = about.switches.iter().map(|switch| switch.rails.len()).max().unwrap_or(0);
+    if about.switches.len() > SWITCHES_MAX || ports > PORTS_MAX || on > RAILS_MAX {
+        return Err(format!("a node hears {SWITCHES_MAX} switches, of {PORTS_MAX} ports each, at most"));
+    }
     if about.rails.len() > RAILS_MAX || about.domains.len() > DOMAINS_MAX || slots > SLOTS_MAX {
         return Err(format!(
             "a node has {RAILS_MAX} rails, {DOMAINS_MAX} domains, {SLOTS_MAX} slots at most"
@@ -232,7 +251,9 @@ pub(super) fn check_about(about: &About, block: Block) -> Result<(), String> {
     let rails = about.rails.iter().flat_map(|rail| [&rail.name, &rail.medium, &rail.address]);
     let slots = about.domains.iter().flat_map(|domain| &domain.slots);
     let slots = slots.flat_map(|slot| [Some(&slot.state), slot.trouble.as_ref()]).flatten();
-    if rails.chain(slots).chain([&about.addresses]).any(|text| text.len() > TEXT_MAX) {
+    let switches = about.switches.iter();
+    let switches = switches.flat_map(|it| it.rails.iter().chain(&it.ports).chain([&it.name]));
+    if rails.chain(slots).chain(switches).chain([&about.addresses]).any(|text| text.len() > TEXT_MAX) {
         return Err(format!("a text about a node has {TEXT_MAX} bytes at most"));
     }
     match about.domains.iter().find(|domain| !block.contains(domain.domain)) {
@@ -265,6 +286,19 @@ mod tests {
 
     fn about(address: usize) -> About {
         About { addresses: address.to_string(), ..About::default() }
+    }
+
+    #[test]
+    fn hints_leave_room_for_what_cannot_wait() {
+        let mut nodes = Nodes::default();
+        let (desk, mut told) = connection(1);
+        nodes.connect(BORROWER, desk);
+        (0..2 * OUTBOX).for_each(|_| nodes.hint(BORROWER, ToNode::Rails(Vec::new())));
+        assert!(nodes.send(BORROWER, ToNode::Greet { epoch: 1 }), "there is room for what cannot wait");
+        let all: Vec<ToNode> = core::iter::from_fn(|| told.try_recv().ok()).collect();
+        assert!(all.len() > OUTBOX_SPARE && all.len() < OUTBOX, "{}", all.len());
+        nodes.hint(BORROWER, ToNode::Rails(Vec::new()));
+        assert_eq!(told.try_recv(), Ok(ToNode::Rails(Vec::new())));
     }
 
     #[test]

@@ -92,6 +92,15 @@ impl Failure {
         Self::new(Kind::NotFound, detail)
     }
 
+    /// Whether the log says who was refused this: not what was only mistyped, or is too much at present.
+    pub(super) fn is_noted(&self) -> bool {
+        matches!(self.kind, Kind::Forbidden | Kind::Unauthorized | Kind::Conflict | Kind::Stale)
+    }
+
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     fn document(self) -> Problem {
         let (title, status) = self.kind.title();
         let (kind, title) = ("about:blank".to_owned(), title.to_owned());

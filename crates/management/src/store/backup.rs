@@ -9,7 +9,7 @@ use manager::model::FabricId;
 
 use super::files::{make_folder, move_away, replace, sync_folder};
 use super::lock::Lock;
-use super::{LOG, RESTORED, SNAPSHOT, Store, StoreError, begin};
+use super::{ANY_TIME, LOG, RESTORED, SNAPSHOT, Store, StoreError, begin};
 
 /// A backup of the files of a manager that does not run. One that runs is asked for its own.
 ///
@@ -55,15 +55,21 @@ pub fn restore(dir: &Path, fabric: FabricId, file: &Path) -> Result<Option<PathB
 /// Begins the log of a fabric anew, with this entry, in place of files that are lost or of no use, which are moved as
 /// of
 /// [`restore`]. The next manager begins by listening: nodes show by their certificates that they belong to the fabric,
-/// and lenders say who has their functions. Returns where the old files are, if there were any.
+/// and lenders say who has their functions; with `any_time` also by certificates whose time is over, or has not come.
+/// Returns where the old files are, if there were any.
 ///
 /// # Errors
 /// A manager uses the files, or the disk refuses.
-pub fn rebuild(dir: &Path, fabric: FabricId, first: &Entry) -> Result<Option<PathBuf>, StoreError> {
+pub fn rebuild(
+    dir: &Path,
+    fabric: FabricId,
+    first: &Entry,
+    any_time: bool,
+) -> Result<Option<PathBuf>, StoreError> {
     make_folder(dir)?;
     let _lock = Lock::take(dir)?;
     let moved = move_old(dir)?;
-    replace(&dir.join(RESTORED), b"")?;
+    replace(&dir.join(RESTORED), if any_time { ANY_TIME } else { b"" })?;
     begin(dir, fabric, first)?;
     Ok(moved)
 }

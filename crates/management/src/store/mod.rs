@@ -38,6 +38,8 @@ use reached::Reached;
 const LOG: &str = "log";
 const SNAPSHOT: &str = "snapshot";
 const RESTORED: &str = "restored";
+/// What that says where certificates count whose time is over, or has not come.
+const ANY_TIME: &[u8] = b"any time\n";
 
 /// A log of so many bytes is replaced by a snapshot.
 pub const LOG_MAX: u64 = 64 << 20;
@@ -146,8 +148,7 @@ impl Store {
             _lock: lock,
         };
         store.cut()?;
-        let is_restored = read_if_there(&dir.join(RESTORED))?.is_some();
-        let start = if is_restored { Start::Restored } else { Start::Plain };
+        let start = start(dir)?;
         Ok((store, Opened { state: recovered.state, start, torn }))
     }
 
@@ -185,8 +186,7 @@ impl Store {
         (self.log, self.len, self.writer) = (log, recovered.len as u64, recovered.writer);
         self.cut()?;
         self.is_broken = false;
-        let is_restored = read_if_there(&self.dir.join(RESTORED))?.is_some();
-        let start = if is_restored { Start::Restored } else { Start::Plain };
+        let start = start(&self.dir)?;
         Ok(Opened { state: recovered.state, start, torn: recovered.torn })
     }
 
@@ -251,6 +251,12 @@ impl Store {
     fn cut(&mut self) -> Result<(), StoreError> {
         cut(&self.log, self.len, &self.dir.join(LOG))
     }
+}
+
+/// How the next manager starts.
+fn start(dir: &Path) -> Result<Start, StoreError> {
+    let restored = read_if_there(&dir.join(RESTORED))?;
+    Ok(restored.map_or(Start::Plain, |text| Start::Restored { any_time: text == ANY_TIME }))
 }
 
 /// Reads snapshot and log, and opens the log for what follows.

@@ -15,7 +15,7 @@ fn founded() -> TempDir {
 }
 
 fn epoch(epoch: u64) -> Entry {
-    let change = Change::EpochBegun { epoch, restored: false };
+    let change = Change::EpochBegun { epoch, restored: false, any_time: false };
     Entry { at: WallTime(epoch), who: Who::Manager, request: None, change }
 }
 
@@ -186,7 +186,7 @@ fn a_backup_is_restored_and_the_old_files_are_kept() {
     for _ in 0..2 {
         // It ends before it has begun, and the next one is a restored one, too.
         let (_store, again) = open(&dir);
-        assert_eq!((again.state, again.start), (opened.state.clone(), Start::Restored));
+        assert_eq!((again.state, again.start), (opened.state.clone(), Start::Restored { any_time: false }));
     }
     let (mut store, again) = open(&dir);
     let mut state = again.state;

@@ -1,10 +1,11 @@
 //! Nodes that are connected: what is decided reaches them, and what they say is shown.
 
+use base::ids::RailId;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use management::wire::{FromNode, NodeEvent, ToNode};
+use management::wire::{About, FromNode, NodeEvent, RailSaid, SWITCHES_MAX, SwitchSaid, ToNode};
 use manager::model::WallTime;
-use manager::report::{Report, Said};
+use manager::report::{DeadRail, RailCause, Report, Said};
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -391,4 +392,96 @@ async fn events_of_nodes_reach_who_follows() {
     assert!(begun.elapsed() < std::time::Duration::from_secs(4), "connections were cut, and did not end");
     while events.next().await.is_some() {}
     assert!(agent.refused().await.contains("ends"));
+}
+
+#[tokio::test]
+async fn a_dead_rail_is_shown_and_told_to_all_others_as_long_as_somebody_says_so() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let mut nodes = Vec::new();
+    for name in ["store", "desk", "rack"] {
+        let mut node = Node::join(admin, name, 0).await;
+        let rail = RailId::ALL[1];
+        let [name, medium, address] = ["rail1", "udp", "10.1.0.1:7411"].map(str::to_owned);
+        node.about.rails = vec![RailSaid { rail, name, medium, address, is_up: true }];
+        let mut agent = node.connect(admin).await;
+        agent.presets(0).await;
+        nodes.push((node, agent));
+    }
+    let mut events = Followed::open(admin).await;
+    let dead = DeadRail { node: nodes[0].0.id(), rail: RailId::ALL[1], cause: RailCause::Silence };
+    let epoch = admin.get("/v1").await.ok()["epoch"].as_u64().unwrap();
+    let report = |rails| FromNode::Report(Report { epoch, said: Said::Rails(rails) });
+    nodes[1].1.say(&report(vec![dead])).await;
+    for at in [0, 2] {
+        assert_eq!(nodes[at].1.rails().await, [dead]);
+    }
+    let event = events.called("rail-dead").await;
+    assert!(event["node"] == "store" && event["text"].as_str().unwrap().contains("as desk says"), "{event}");
+    let verdict = admin.get("/v1/nodes/store").await.ok()["rails"][0]["verdict"].clone();
+    assert_eq!((&verdict["cause"], &verdict["by"]), (&json!("silence"), &json!(["desk"])));
+    let metrics = admin.get("/metrics").await.text;
+    for line in ["causeway_manager_rails_dead 1.0", "causeway_manager_rails_told_total 1"] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    // Another manager knows nothing of it until it is said again.
+    manager.kill().await;
+    drop(events);
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    assert_eq!(admin.get("/v1/nodes/store").await.ok()["rails"], json!([]));
+    let (desk, store) = (&nodes[1].0, &nodes[0].0);
+    let mut lender = store.connect(admin).await;
+    lender.presets(0).await;
+    let mut agent = desk.connect(admin).await;
+    agent.presets(0).await;
+    assert_eq!(admin.get("/v1/nodes/store").await.ok()["rails"][0]["verdict"], Value::Null);
+    let epoch = admin.get("/v1").await.ok()["epoch"].as_u64().unwrap();
+    let report = |rails| FromNode::Report(Report { epoch, said: Said::Rails(rails) });
+    let mut events = Followed::open(admin).await;
+    agent.say(&report(vec![dead])).await;
+    assert_eq!(lender.rails().await, [dead]);
+    agent.say(&report(vec![])).await;
+    assert_eq!(events.called("rail-back").await["node"], "store");
+    assert_eq!(admin.get("/v1/nodes/store").await.ok()["rails"][0]["verdict"], Value::Null);
+}
+
+#[tokio::test]
+async fn switches_are_those_that_nodes_hear() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let said = |switch: u64, is_heard| SwitchSaid {
+        node: base::ids::NodeId::numbered(switch),
+        name: format!("switch{switch}"),
+        is_heard,
+        rails: vec!["rail1".to_owned()],
+        ports: vec!["10.0.0.9:7411".to_owned()],
+    };
+    let mut agents = Vec::new();
+    for (name, switches) in [("store", vec![said(1, true)]), ("desk", vec![said(1, false), said(2, false)])] {
+        let mut node = Node::join(admin, name, 0).await;
+        node.about = About { switches, ..About::default() };
+        let mut agent = node.connect(admin).await;
+        agent.presets(0).await;
+        agents.push((node, agent));
+    }
+    let all = admin.get("/v1/switches").await.ok()["items"].clone();
+    let row = |at: usize| (all[at]["name"].clone(), all[at]["state"].clone(), all[at]["nodes"].clone());
+    assert_eq!(row(0), (json!("switch1"), json!("heard"), json!(["desk/rail1", "store/rail1"])), "{all}");
+    assert_eq!(row(1), (json!("switch2"), json!("silent"), json!(["desk/rail1"])));
+    assert_eq!((all.as_array().unwrap().len(), &all[0]["ports"]), (2, &json!(["10.0.0.9:7411"])));
+    let silent = admin.get("/v1/switches?state=silent").await.ok();
+    assert_eq!(silent["items"].as_array().unwrap().len(), 1);
+    // What a node says that is silent itself is past.
+    let (node, agent) = agents.remove(0);
+    drop(agent);
+    while admin.get("/v1/switches").await.ok()["items"][0]["state"] != "silent" {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let mut loud = node.greet(admin, now()).await;
+    let switches = (0..=SWITCHES_MAX as u64).map(|switch| said(switch, true)).collect();
+    loud.say(&FromNode::About(About { switches, ..About::default() })).await;
+    assert!(loud.refused().await.contains("switches"));
 }

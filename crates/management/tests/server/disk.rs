@@ -2,8 +2,10 @@
 
 use std::fs;
 
+use base::ids::BASE32;
 use management::store::{backup, restore, write_backup};
 use management::wire::ToNode;
+use manager::model::{Groups, Membership, WallTime};
 use serde_json::{Value, json};
 
 use crate::fabric::Fabric;
@@ -113,7 +115,7 @@ async fn a_state_that_is_lost_is_made_anew_from_certificates_and_the_tables_of_l
     fs::remove_file(fabric.log()).unwrap();
     assert!(fabric.try_start().await.is_err(), "there is no log");
     let beside = fabric.home().join("fabric/manager.toml");
-    let rebuilt = management::authority::rebuild(&fabric.config, &beside).unwrap();
+    let rebuilt = management::authority::rebuild(&fabric.config, &beside, false).unwrap();
     assert_eq!(rebuilt.admin, fabric.home().join("fabric/admin.toml"));
     fabric.reload_admin();
 
@@ -138,7 +140,7 @@ async fn a_state_that_is_lost_is_made_anew_from_certificates_and_the_tables_of_l
         }
         match lender.hear().await.expect("the connection goes on") {
             ToNode::Greet { epoch } => store.inventory(&mut lender, epoch).await,
-            ToNode::Member { .. } => {}
+            ToNode::Member { .. } | ToNode::Recall { .. } => {}
             other => panic!("a manager that only listens has said {other:?}"),
         }
     };
@@ -161,6 +163,57 @@ async fn a_state_that_is_lost_is_made_anew_from_certificates_and_the_tables_of_l
     };
     assert_eq!(revoked, [desk.id()], "others are told at once");
     assert!(desk.greet(admin, now()).await.refused().await.contains("does not belong"));
+}
+
+/// A certificate of a node, as the authority has signed it at this time.
+fn certified(fabric: &Fabric, node: &Node, at: WallTime) -> String {
+    let of = manager::model::Node {
+        id: node.id(),
+        name: node.joined.name.parse().unwrap(),
+        key: management::keys::public(&node.key),
+        block: node.block(),
+        groups: Groups::default(),
+        membership: Membership::Joined { since: at },
+        version: 0,
+    };
+    BASE32.encode(&fabric.config.authority().unwrap().certify(&of, at).unwrap())
+}
+
+/// Nodes whose certificates are not good by the clock of a manager that knows nobody hear that with all times; and with
+/// a word of the administrator they are taken in by the proof of their keys.
+#[tokio::test]
+async fn a_rebuilt_manager_with_another_clock_says_so_or_takes_nodes_in_by_their_keys() {
+    let mut fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let mut store = Node::join(&manager.client, "store", 1).await;
+    manager.stop().await.unwrap();
+    let beside = fabric.home().join("fabric/manager.toml");
+    let days = |days: u64| WallTime(now().0 - days * 86_400_000);
+    for any_time in [false, true] {
+        management::authority::rebuild(&fabric.config, &beside, any_time).unwrap();
+        fabric.reload_admin();
+        let manager = fabric.start().await;
+        let admin = &manager.client;
+        for at in [days(40), WallTime(now().0 + 40 * 86_400_000)] {
+            store.joined.certificate = certified(&fabric, &store, at);
+            // Who shows it and has not that key learns nothing.
+            let thief = Node::join_as_stranger(&store.joined, "thief");
+            assert!(thief.greet(admin, now()).await.refused().await.contains("does not belong"));
+            if any_time {
+                let _agent = store.connect(admin).await;
+                // Its inventory is on its way.
+                while admin.get("/v1/functions/store/nvme0").await.status != 200 {
+                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                }
+            } else {
+                let why = store.greet(admin, now()).await.refused().await;
+                assert!(why.contains("good") && why.contains("rebuild --any-time"), "{why}");
+                let audit = admin.get("/v1/audit?limit=1000").await.ok().to_string();
+                assert!(audit.contains("rebuild --any-time"), "{audit}");
+            }
+        }
+        manager.stop().await.unwrap();
+    }
 }
 
 /// Files of this process cannot grow beyond this many bytes, as a disk that is full.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::fabric::Fabric;
-use crate::node::Node;
+use crate::node::{Node, ask_to_join, join_token, now};
 
 /// Somebody with this role.
 async fn somebody(admin: &Client, name: &str, role: &str) -> Client {
@@ -149,7 +149,7 @@ async fn a_clock_that_is_behind_the_log_is_told_with_both_times() {
         management::store::Store::open(&fabric.config.state, fabric.config.fabric).unwrap();
     let at = manager::model::WallTime(crate::node::now().0 + 400 * 86_400_000);
     let epoch = opened.state.epoch() + 1;
-    let change = manager::entry::Change::EpochBegun { epoch, restored: false };
+    let change = manager::entry::Change::EpochBegun { epoch, restored: false, any_time: false };
     let who = manager::entry::Who::Manager;
     store.append(&[manager::entry::Entry { at, who, request: None, change }]).unwrap();
     store.close().unwrap();
@@ -288,9 +288,63 @@ async fn the_interface_describes_itself() {
     for path in ["/v1", "/v1/functions/{node}/{function}/assignment", "/v1/join", "/v1/events", "/healthz"] {
         assert!(paths.contains_key(path), "{path}");
     }
-    assert_eq!(paths.len(), 24);
+    assert_eq!(paths.len(), 25);
     let schemas = document["components"]["schemas"].as_object().unwrap();
     for schema in ["Problem", "Node", "Page_Node", "Assign", "Event"] {
         assert!(schemas.contains_key(schema), "{schema}: {:?}", schemas.keys());
     }
+}
+
+/// Who, what, and what came of it, of all that was refused.
+async fn refusals(admin: &Client) -> Vec<[String; 3]> {
+    let audit = admin.get("/v1/audit?limit=1000").await.ok();
+    let text = |row: &Value, field: &str| row[field].as_str().unwrap().to_owned();
+    let rows = audit["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| ["who", "what", "result"].map(|it| text(row, it)));
+    rows.filter(|[_, _, result]| result.starts_with("refused")).collect()
+}
+
+#[tokio::test]
+async fn who_was_refused_what_is_in_the_audit_and_a_loop_is_a_few_rows() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let store = Node::join(admin, "store", 1).await;
+    let mut agent = store.connect(admin).await;
+    agent.presets(0).await;
+    let eye = somebody(admin, "eye", "read-only").await;
+    assert_eq!(eye.delete("/v1/nodes/store").await.status, 403);
+    let stale = admin.call("DELETE", "/v1/nodes/store", &[("if-match", "\"1\"")], "").await;
+    assert_eq!(stale.status, 412);
+    assert_eq!(admin.post("/v1/tokens", json!({"name": "eye", "role": "operator"})).await.status, 409);
+    // Of nobody that is known, and what is only mistyped.
+    assert_eq!(admin.with_token("cwt_none").delete("/v1/nodes/store").await.status, 401);
+    assert_eq!(admin.delete("/v1/nodes/stroe").await.status, 404);
+    let word = join_token(admin).await;
+    let taken = ask_to_join(admin, &word, "store", &management::keys::new_pair(), now()).await;
+    assert_eq!(taken.status, 409);
+    let all = refusals(admin).await;
+    let row = |at: usize| (all[at][0].as_str(), all[at][1].as_str());
+    assert_eq!((row(0), row(1)), (("eye", "remove node store"), ("admin", "remove node store")));
+    assert!(all[0][2].contains("administrator") && all[1][2].contains("look again"), "{all:?}");
+    assert_eq!(row(2), ("admin", "make token eye operator"));
+    assert!(all[3][0].starts_with("join token") && all[3][1].starts_with("join as store"), "{all:?}");
+    assert_eq!(all.len(), 4);
+    for _ in 0..200 {
+        eye.delete("/v1/nodes/store").await;
+    }
+    assert_eq!(refusals(admin).await.len(), 4);
+    // Who was removed and comes again.
+    admin.delete("/v1/nodes/store").await.ok();
+    let mut again = store.greet(admin, now()).await;
+    again.refused().await;
+    let last = refusals(admin).await.pop().unwrap();
+    assert_eq!((last[0].as_str(), last[1].as_str()), ("node store", "connect"), "{last:?}");
+    // It is durable, as all that is shown.
+    manager.kill().await;
+    let manager = fabric.start().await;
+    assert_eq!(refusals(&manager.client).await.len(), 5);
 }

@@ -9,7 +9,7 @@ use management::keys::{self, JoinToken, NodeKey};
 use management::shapes::{Joined, join_text};
 use management::wire::{self, About, DomainSaid, FromNode, SlotSaid, ToNode, proof_text};
 use manager::model::{Block, Groups, Kind, Limited, Name, Resource, WallTime};
-use manager::report::{Holder, Identity, Order, PresetsId, Report, Reported, Said};
+use manager::report::{DeadRail, Holder, Identity, Order, PresetsId, Report, Reported, Said};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -96,7 +96,8 @@ impl Node {
         });
         let number = DomainId(self.block().base() + 1);
         let domain = DomainSaid { name: domain.parse().unwrap(), domain: number, slots: slots.collect() };
-        self.about = About { addresses: address.to_owned(), rails: Vec::new(), domains: vec![domain] };
+        let addresses = address.to_owned();
+        self.about = About { addresses, domains: vec![domain], ..About::default() };
     }
 
     /// Connects, proves who it is, is greeted, and says what it has.
@@ -127,9 +128,10 @@ impl Node {
             key: keys::public(&self.key),
             block: self.block(),
             groups: Groups::default(),
+            issued: WallTime::default(),
         };
         let functions = self.table.keys().map(|number| self.reported(*number)).collect();
-        let said = Said::Inventory { identity, functions, presets: None };
+        let said = Said::Inventory { identity, functions, presets: None, rails: Vec::new() };
         agent.say(&FromNode::Report(Report { epoch, said })).await;
     }
 
@@ -220,6 +222,16 @@ impl Agent {
     pub(crate) async fn presets(&mut self, len: usize) -> (PresetsId, Vec<wire::Placed>) {
         self.until(|heard| match heard {
             Some(ToNode::Borrower { id, presets }) if presets.len() == len => Some((id, presets)),
+            Some(_) => None,
+            None => panic!("the connection is over"),
+        })
+        .await
+    }
+
+    /// Of which rails it is told next.
+    pub(crate) async fn rails(&mut self) -> Vec<DeadRail> {
+        self.until(|heard| match heard {
+            Some(ToNode::Rails(rails)) => Some(rails),
             Some(_) => None,
             None => panic!("the connection is over"),
         })

@@ -32,6 +32,10 @@ pub(super) struct Contact {
     /// Which list it has.
     presets_kept: Option<PresetsId>,
     presets_told: bool,
+    /// It was asked what it remembers, since the last pause.
+    is_asked: bool,
+    /// How often it has had the manager begin another epoch.
+    pub(super) raised: u32,
     pause: Duration,
     /// When it is told again.
     due: Option<Instant>,
@@ -49,6 +53,8 @@ impl Contact {
             presets_index,
             presets_kept: None,
             presets_told: false,
+            is_asked: false,
+            raised: 0,
             pause: RETELL,
             due: None,
             alarms: BTreeMap::new(),
@@ -57,14 +63,14 @@ impl Contact {
 
     /// It has to be greeted before anything else.
     pub(super) fn forget_promise(&mut self) {
-        (self.has_promised, self.is_greeted) = (false, false);
+        (self.has_promised, self.is_greeted, self.is_asked) = (false, false, false);
         self.pause = RETELL;
     }
 
     /// The pause is over: whatever it has not answered is told again.
     pub(super) fn tell_again(&mut self) {
         self.due = None;
-        self.is_greeted = false;
+        (self.is_greeted, self.is_asked) = (false, false);
         self.behind.values_mut().for_each(|is_told| *is_told = false);
         self.presets_told = false;
         self.pause = (self.pause * 2).min(RETELL_MAX);
@@ -106,7 +112,8 @@ impl Manager {
         let effect = if !contact.has_promised {
             (!core::mem::replace(&mut contact.is_greeted, true)).then_some(Effect::Greet { node, epoch })
         } else if only_listens {
-            None
+            let has_said = self.memories.has(node) || core::mem::replace(&mut contact.is_asked, true);
+            (!has_said).then_some(Effect::Recall { node, epoch })
         } else {
             self.tell_orders(node, epoch).or_else(|| self.tell_presets(node, epoch))
         };

@@ -3,6 +3,9 @@
 
 mod answers;
 mod contact;
+mod memories;
+mod notes;
+mod rails;
 mod reports;
 #[cfg(test)]
 mod tests;
@@ -19,10 +22,15 @@ use crate::decide::decide;
 use crate::entry::{Answer, Change, Entry, Who};
 use crate::model::{FunctionKey, WallTime};
 use crate::refusal::Refusal;
-use crate::report::{Alarm, Event, Order, Preset, PresetsId};
+use crate::report::{Alarm, DeadRail, Event, Order, Preset, PresetsId};
 use crate::state::State;
 use answers::Answers;
 use contact::Contact;
+use memories::Memories;
+pub(crate) use memories::Slots;
+use notes::Notes;
+use rails::Rails;
+pub use rails::Verdict;
 
 /// Requests that wait for their answers.
 pub const WAITING_MAX: usize = 4096;
@@ -32,6 +40,12 @@ pub const EVENTS_MAX: usize = 1024;
 pub const ORDERS_MAX: usize = 64;
 /// Entries in one record of the log.
 pub const BATCH_MAX: usize = 256;
+/// Dead rails that count of what one node says. One that has found out more has a dead rail itself.
+pub const RAILS_SAID_MAX: usize = 16;
+/// Dead rails in one notice.
+pub const RAILS_TOLD_MAX: usize = 64;
+/// Between two notices of dead rails.
+pub const RAILS_TOLD_EVERY: Duration = Duration::from_millis(100);
 /// How long a request waits for its lender before its client hears that it is pending.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// First wait before a node that has not answered is told again; doubles up to [`RETELL_MAX`].
@@ -107,6 +121,13 @@ pub enum Effect {
         /// The epoch.
         epoch: u64,
     },
+    /// Ask a node what it remembers of other managers, while this one, which was restored, listens.
+    Recall {
+        /// Whom.
+        node: NodeId,
+        /// The manager's epoch.
+        epoch: u64,
+    },
     /// Tell a lender what it shall have in its table.
     TellLender {
         /// Whom.
@@ -125,6 +146,14 @@ pub enum Effect {
         /// The slots that are not empty.
         presets: Vec<Preset>,
     },
+    /// Tell these nodes, by one notice to all of them, that rails seem to be dead. They use others until those have
+    /// answered, which they are asked to do at once: so one that gets lost, is late or wrong does no harm.
+    TellRails {
+        /// Whom: all that are heard.
+        nodes: Vec<NodeId>,
+        /// The rails: [`RAILS_TOLD_MAX`] at most.
+        rails: Vec<DeadRail>,
+    },
     /// Show this to people.
     Event(Event),
 }
@@ -136,7 +165,10 @@ pub enum Start {
     Plain,
     /// From a backup: lenders may know of assignments that it does not. If it ends before its first entry is durable,
     /// the next one starts from a backup, too.
-    Restored,
+    Restored {
+        /// Whether certificates count whose time is over, or has not come: whoever shows one has proven its key.
+        any_time: bool,
+    },
 }
 
 /// The core of a manager.
@@ -162,6 +194,9 @@ pub struct Manager {
     /// Functions that entries have changed which are not durable yet.
     touched: VecDeque<(u64, FunctionKey)>,
     answers: Answers,
+    rails: Rails,
+    notes: Notes,
+    memories: Memories,
     events: VecDeque<Event>,
     lost_events: u64,
 }
@@ -182,15 +217,22 @@ impl Manager {
             due: BTreeSet::new(),
             touched: VecDeque::new(),
             answers: Answers::default(),
+            rails: Rails::default(),
+            notes: Notes::default(),
+            memories: Memories::default(),
             events: VecDeque::new(),
             lost_events: 0,
         };
         let by = match start {
             _ if canary::is_off(Rule::RaiseEpoch) => u64::from(manager.state.epoch() == 0),
             Start::Plain => 1,
-            Start::Restored => RESTORE_EPOCHS,
+            Start::Restored { .. } => RESTORE_EPOCHS,
         };
-        manager.begin_epoch(now, manager.state.epoch().saturating_add(by), start == Start::Restored);
+        let (restored, any_time) = match start {
+            Start::Plain => (false, false),
+            Start::Restored { any_time } => (true, any_time),
+        };
+        manager.begin_epoch(now, manager.state.epoch().saturating_add(by), restored, any_time);
         manager
     }
 
@@ -230,7 +272,11 @@ impl Manager {
         {
             return self.answers.wait(self.state.index(), ticket, again, now.clock + PATIENCE);
         }
-        let outcome = decide(&self.state, now.wall, asked).map(|decision| {
+        let outcome = decide(&self.state, now.wall, asked);
+        if asked.command.ends_restore() && outcome.as_ref().is_ok_and(|decision| decision.entry.is_some()) {
+            self.remove_again(now);
+        }
+        let outcome = outcome.map(|decision| {
             let appended = decision.entry.map(|entry| self.append(entry));
             (decision.answer, appended.or(decision.done_at))
         });
@@ -270,13 +316,15 @@ impl Manager {
             }
         }
         self.answers.run_out(now.clock);
+        self.note_repeated(now);
         self.answer_durable();
     }
 
     /// When [`Manager::handle_timeout`] is to be called at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = self.due.first().map(|(at, _)| *at);
-        [due, self.answers.timeout()].into_iter().flatten().min()
+        let others = [self.answers.timeout(), self.rails.timeout(), self.notes.timeout()];
+        others.into_iter().chain([due]).flatten().min()
     }
 
     /// What is to be done next. To be called until there is nothing, after each `handle_*`.
@@ -292,6 +340,9 @@ impl Manager {
                 Some(effect) => return Some(effect),
                 None => self.ready.remove(&node),
             };
+        }
+        if let Some(effect) = self.tell_rails(now.clock) {
+            return Some(effect);
         }
         self.events.pop_front().map(Effect::Event)
     }
@@ -322,9 +373,15 @@ impl Manager {
             self.order_changed(key);
         }
         match entry.change {
-            Change::NodeRemoved { id, .. } => drop(self.contacts.remove(&id)),
+            Change::NodeRemoved { id, .. } | Change::NodeDisplaced { id } => {
+                self.contacts.remove(&id);
+                self.forget_rails(id);
+            }
             // Whoever was only listened to is told now.
-            Change::RestoreEnded => self.ready.extend(self.contacts.keys()),
+            Change::RestoreEnded => {
+                self.memories = Memories::default();
+                self.ready.extend(self.contacts.keys());
+            }
             Change::NodeAdopted { .. } => self.ask_unheard(),
             _ => {}
         }
@@ -332,9 +389,9 @@ impl Manager {
         index
     }
 
-    fn begin_epoch(&mut self, now: Now, epoch: u64, restored: bool) {
+    fn begin_epoch(&mut self, now: Now, epoch: u64, restored: bool, any_time: bool) {
         let at = self.state.clamp(now.wall);
-        let change = Change::EpochBegun { epoch, restored };
+        let change = Change::EpochBegun { epoch, restored, any_time };
         self.epoch_index = self.append(Entry { at, who: Who::Manager, request: None, change });
         // Nobody has promised anything to this epoch.
         self.contacts.values_mut().for_each(Contact::forget_promise);

@@ -8,6 +8,10 @@ use crate::model::{EPOCH_STRIDE, FunctionKey, Membership, NODES_MAX, Node, WallT
 use crate::reconcile::{Judge, Verdict};
 use crate::report::{Alarm, Event, Identity, Report, Said};
 
+/// How often one node has a restored manager begin another epoch: there may have been managers of which the backup did
+/// not know, but not ever more of them.
+const RAISES_MAX: u32 = 3;
+
 impl Manager {
     /// A node can be reached, anew: whatever was told to it before may be lost.
     pub fn handle_reachable(&mut self, node: NodeId) {
@@ -24,6 +28,8 @@ impl Manager {
         if !(was && canary::is_off(Rule::TellAgain)) {
             contact.forget_promise();
         }
+        // It says anew which rails it finds dead.
+        self.hear_rails(self.state.at(), node, &[]);
         self.ready.insert(node);
         if !was {
             self.event(Event::Reachable(node));
@@ -39,6 +45,8 @@ impl Manager {
         };
         contact.is_reachable = false;
         contact.forget_promise();
+        // What it has said may be over.
+        self.hear_rails(self.state.at(), node, &[]);
         self.event(Event::Silent(node));
         self.answers.look_at_lender(node);
         self.answer_durable();
@@ -58,26 +66,32 @@ impl Manager {
         if self.state.joined(node).is_none() {
             let Said::Inventory { identity, .. } = &report.said else { return };
             if !self.adopt(now, node, identity) {
-                return self.alarm(node, None, Alarm::Stranger);
+                return self.alarm(now, node, None, Alarm::Stranger);
             }
         }
         match &report.said {
-            Said::Inventory { functions, presets, .. } => {
+            Said::Inventory { identity, functions, presets, rails } => {
+                self.hear_issued(node, identity.issued);
+                self.hear_rails(now.wall, node, rails);
                 if let Some(contact) = self.contacts.get_mut(&node) {
                     contact.has_promised = true;
                     contact.has_kept(*presets);
                 }
-                let verdict = Judge::new(&self.state, node, self.state.clamp(now.wall)).inventory(functions);
+                let judge = Judge::new(&self.state, node, self.state.clamp(now.wall));
+                let verdict = judge.with_slots(self.memories.slots()).inventory(functions);
+                let removed = self.memories.removed_by(node).map(|by| Alarm::Removed { by });
                 if let Some(contact) = self.contacts.get_mut(&node) {
                     // What is over may be raised again.
-                    contact.alarms.retain(|_, alarm| verdict.alarms.contains(alarm));
+                    let stays = |it: &Alarm| verdict.alarms.contains(it) || removed.as_ref() == Some(it);
+                    contact.alarms.retain(|_, alarm| stays(alarm));
                 }
                 self.follow(now, node, verdict);
             }
             // Nothing counts of one who has not said what it has.
             _ if !self.contacts.get(&node).is_some_and(|contact| contact.has_promised) => {}
             Said::Function(reported) => {
-                let verdict = Judge::new(&self.state, node, self.state.clamp(now.wall)).one(reported);
+                let judge = Judge::new(&self.state, node, self.state.clamp(now.wall));
+                let verdict = judge.with_slots(self.memories.slots()).one(reported);
                 self.follow(now, node, verdict);
             }
             Said::Presets(id) => {
@@ -85,6 +99,8 @@ impl Manager {
                     contact.has_kept(Some(*id));
                 }
             }
+            Said::Memory { presets, revoked } => self.hear_memory(now, node, presets, revoked),
+            Said::Rails(rails) => self.hear_rails(now.wall, node, rails),
             Said::HoldOver { number, generation } => self.hold_over(now, node, *number, *generation),
         }
         self.ready.insert(node);
@@ -94,13 +110,21 @@ impl Manager {
     /// After a restore there may have been managers of which the backup did not know. Otherwise there is another one
     /// now, or the node lies: people have to look, and it is this node alone that does not heed this manager.
     fn hear_greater_epoch(&mut self, now: Now, node: NodeId, epoch: u64) {
-        self.alarm(node, None, Alarm::GreaterEpoch { epoch });
+        self.alarm(now, node, None, Alarm::GreaterEpoch { epoch });
         let is_near = epoch - self.state.epoch() <= EPOCH_STRIDE;
         let is_known = self.state.joined(node).is_some();
         match self.state.restore() {
             Some(restore) if is_near && (restore.is_closed || (is_known && !self.state.is_heard(node))) => {
                 let is_closed = restore.is_closed;
-                self.begin_epoch(now, epoch.saturating_add(1), is_closed);
+                // Whoever says ever greater ones does not have all others wait for ever.
+                let raised = self.contacts.get_mut(&node).map(|contact| {
+                    contact.raised += 1;
+                    contact.raised
+                });
+                if raised.is_none_or(|raised| raised > RAISES_MAX) {
+                    return;
+                }
+                self.begin_epoch(now, epoch.saturating_add(1), is_closed, false);
                 self.ready.extend(self.contacts.keys());
             }
             _ => {}
@@ -111,15 +135,22 @@ impl Manager {
     fn adopt(&mut self, now: Now, id: NodeId, identity: &Identity) -> bool {
         let at = self.state.clamp(now.wall);
         let is_closed = self.state.restore().is_some_and(|restore| restore.is_closed);
-        let Identity { name, key, block, groups } = identity.clone();
+        let Identity { name, key, block, groups, issued } = identity.clone();
         let has_room = self.state.nodes().count() < NODES_MAX || self.state.node_to_forget(at).is_some();
-        let is_free = self.state.is_free(block, at) && self.state.node_called(&name).is_none();
-        if !is_closed || !has_room || !is_free || self.state.node(id).is_some() {
+        if !is_closed || !has_room || self.state.node(id).is_some() || !self.make_place(now, id, identity) {
+            return false;
+        }
+        if !self.state.is_free(block, at) || self.state.node_called(&name).is_some() {
             return false;
         }
         let membership = Membership::Joined { since: at };
         let node = Node { id, name, key, block, groups, membership, version: 0 };
-        self.append(Entry { at, who: Who::Node { id }, request: None, change: Change::NodeAdopted { node } });
+        self.append(Entry {
+            at,
+            who: Who::Node { id },
+            request: None,
+            change: Change::NodeAdopted { node, issued },
+        });
         true
     }
 
@@ -138,9 +169,12 @@ impl Manager {
                 | Alarm::GreaterGeneration { number, .. }
                 | Alarm::ImpossibleGeneration { number, .. }
                 | Alarm::Diverged { number, .. } => Some(*number),
-                Alarm::Stranger | Alarm::GreaterEpoch { .. } | Alarm::TooMany { .. } => None,
+                Alarm::Stranger
+                | Alarm::GreaterEpoch { .. }
+                | Alarm::Removed { .. }
+                | Alarm::TooMany { .. } => None,
             };
-            self.alarm(node, number, alarm);
+            self.alarm(now, node, number, alarm);
         }
     }
 
@@ -166,10 +200,11 @@ impl Manager {
     }
 
     /// Raises an alarm, unless it is the one that was raised last.
-    fn alarm(&mut self, node: NodeId, number: Option<u32>, alarm: Alarm) {
+    pub(super) fn alarm(&mut self, now: Now, node: NodeId, number: Option<u32>, alarm: Alarm) {
         let Some(contact) = self.contacts.get_mut(&node) else { return };
         if contact.alarms.get(&number) != Some(&alarm) {
             contact.alarms.insert(number, alarm.clone());
+            self.handle_note(now, Who::Node { id: node }, "report what it has", &format!("alarm: {alarm}"));
             self.event(Event::Alarm { node, alarm });
         }
     }

@@ -1,9 +1,11 @@
+mod restores;
+
 use base::ids::LoanGeneration;
 
 use super::*;
 use crate::command::Command;
 use crate::model::{Assignment, Loan, OnSilence, Place};
-use crate::report::{Alarm, Holder, Identity, Report, Reported, Said};
+use crate::report::{Alarm, DeadRail, Holder, Identity, RailCause, Report, Reported, Said};
 use crate::testing::{T0, assign, by, fabric, identity, joining, name, node_id, reported, unassign};
 
 fn at(ms: u64) -> Now {
@@ -62,7 +64,7 @@ impl Rig {
         self.manager.handle_reachable(node_id(node));
         let identity = identity(self.manager.state(), node);
         let functions = functions.to_vec();
-        self.say(node, Said::Inventory { identity, functions, presets: None });
+        self.say(node, Said::Inventory { identity, functions, presets: None, rails: vec![] });
     }
 
     fn ask(&mut self, ticket: u64, command: Command) {
@@ -283,7 +285,7 @@ fn a_node_that_knows_a_greater_epoch_is_told_of_and_stops_nobody_else() {
 
 #[test]
 fn a_restore_is_not_ended_by_itself_before_anybody_has_come() {
-    let mut rig = Rig::new(crate::testing::founded(), Start::Restored);
+    let mut rig = Rig::new(crate::testing::founded(), Start::Restored { any_time: false });
     rig.all();
     rig.ask(1, Command::EndRestore { anyway: false });
     assert_eq!(answers(&rig.all()), [(1, Err(Refusal::Restoring { unheard: 0, first: None }))]);
@@ -293,7 +295,7 @@ fn a_restore_is_not_ended_by_itself_before_anybody_has_come() {
 
 #[test]
 fn a_restored_manager_listens_before_it_speaks() {
-    let mut rig = Rig::new(fabric(), Start::Restored);
+    let mut rig = Rig::new(fabric(), Start::Restored { any_time: false });
     rig.all();
     assert_eq!(rig.manager.state().epoch(), RESTORE_EPOCHS);
     rig.ask(1, assign("store/nvme1", 33, 1));
@@ -319,9 +321,9 @@ fn a_restored_manager_listens_before_it_speaks() {
     rig.manager.handle_reachable(node_id(3));
     let block = crate::model::Block::new(48, 16).unwrap();
     let (key, groups) = (crate::model::PublicKey([3; 32]), crate::model::Groups::default());
-    let identity = Identity { name: name("third"), key, block, groups };
+    let identity = Identity { name: name("third"), key, block, groups, issued: T0 };
     let presets = Some(PresetsId { epoch: 4, index: 99 });
-    rig.say(3, Said::Inventory { identity, functions: vec![], presets });
+    rig.say(3, Said::Inventory { identity, functions: vec![], presets, rails: vec![] });
     let asked = Effect::Greet { node: node_id(1), epoch: RESTORE_EPOCHS + 6 };
     assert!(rig.all().contains(&asked), "it is understood now");
     rig.hear(1, &all);
@@ -361,4 +363,171 @@ fn what_waits_is_bounded() {
     assert_eq!(rig.manager.lost_events(), EVENTS_MAX as u64);
     let events = rig.all().iter().filter(|effect| matches!(effect, Effect::Event(_))).count();
     assert_eq!(events, EVENTS_MAX);
+}
+
+fn dead(node: u64, rail: usize) -> DeadRail {
+    let (node, rail) = (node_id(node), base::ids::RailId::ALL[rail]);
+    DeadRail { node, rail, cause: RailCause::Silence }
+}
+
+/// Which rails these are told of.
+fn rails_told(effects: &[Effect]) -> Vec<(Vec<NodeId>, Vec<DeadRail>)> {
+    let told = |effect: &Effect| match effect {
+        Effect::TellRails { nodes, rails } => Some((nodes.clone(), rails.clone())),
+        _ => None,
+    };
+    effects.iter().filter_map(told).collect()
+}
+
+/// With nodes 3 and 4, called as their numbers are, which are heard too.
+fn rig_of_four() -> Rig {
+    let mut state = fabric();
+    for node in [3, 4] {
+        crate::testing::run(
+            &mut state,
+            by("root", 100 + node, crate::testing::join_token(40 + node as u8, 16)),
+        );
+        crate::testing::run(&mut state, joining(40 + node as u8, 110 + node, node, &format!("node{node}")));
+    }
+    let mut rig = Rig::new(state, Start::Plain);
+    rig.all();
+    rig.hear(1, &[reported(0, 0, Holder::Nobody), reported(1, 0, Holder::Nobody)]);
+    (2..=4).for_each(|node| rig.hear(node, &[]));
+    rig.all();
+    rig
+}
+
+#[test]
+fn a_dead_rail_is_told_once_to_all_but_those_who_said_so() {
+    let mut rig = rig_of_four();
+    rig.say(2, Said::Rails(vec![dead(1, 1)]));
+    let effects = rig.all();
+    assert_eq!(rails_told(&effects), [(vec![node_id(1), node_id(3), node_id(4)], vec![dead(1, 1)])]);
+    let (said, by) = (dead(1, 1), vec![node_id(2)]);
+    assert!(effects.contains(&Effect::Event(Event::RailDead { rail: said, by })), "{effects:?}");
+    // What is said again, or by another one, is no news; what comes right after it waits a little.
+    rig.say(2, Said::Rails(vec![dead(1, 1)]));
+    rig.say(3, Said::Rails(vec![dead(1, 1), dead(2, 0)]));
+    rig.say(4, Said::Rails(vec![dead(2, 1)]));
+    assert_eq!(rails_told(&rig.all()), []);
+    rig.go(99);
+    assert_eq!((rails_told(&rig.all()), rig.manager.poll_timeout()), (vec![], Some(at(100).clock)));
+    rig.go(100);
+    let all = (1..=4).map(node_id).collect();
+    assert_eq!(rails_told(&rig.all()), [(all, vec![dead(2, 0), dead(2, 1)])]);
+    let by = rig.manager.dead_rail(node_id(1), dead(1, 1).rail).unwrap().1;
+    assert_eq!(by, [node_id(2), node_id(3)]);
+    // It is dead as long as anybody says so who is heard.
+    rig.say(2, Said::Rails(vec![]));
+    rig.manager.handle_silent(node_id(3));
+    let back = Event::RailBack { node: node_id(1), rail: dead(1, 1).rail };
+    assert!(rig.all().contains(&Effect::Event(back)));
+    assert_eq!(rig.manager.dead_rails().collect::<Vec<_>>(), [dead(2, 1)]);
+    rig.ask(1, Command::RemoveNode { node: name("desk") });
+    rig.all();
+    assert_eq!(rig.manager.dead_rails().count(), 0, "of nobody any more");
+}
+
+#[test]
+fn whose_rail_is_dead_follows_from_what_all_say() {
+    let mut rig = rig_of_four();
+    let held = |rig: &Rig| rig.manager.dead_rails().collect::<Vec<_>>();
+    // One hears two others no more, and nobody else complains of them.
+    rig.say(2, Said::Rails(vec![dead(1, 0), dead(3, 0)]));
+    assert_eq!(held(&rig), [dead(2, 0)]);
+    // One other does: so both may be right.
+    rig.say(4, Said::Rails(vec![dead(1, 0)]));
+    assert_eq!(held(&rig), [dead(1, 0), dead(3, 0)]);
+    // Now two complain of the first one, so what that says itself counts no more.
+    rig.say(1, Said::Rails(vec![dead(2, 0)]));
+    assert_eq!(held(&rig), [dead(1, 0), dead(3, 0)]);
+    // What a node says of itself is so, and why it knows better than others.
+    let own = DeadRail { cause: RailCause::Carrier, ..dead(3, 0) };
+    rig.say(3, Said::Rails(vec![own]));
+    assert_eq!(held(&rig), [dead(1, 0), own]);
+    let lie = DeadRail { cause: RailCause::Carrier, ..dead(4, 1) };
+    rig.say(1, Said::Rails(vec![lie]));
+    assert!(held(&rig).contains(&dead(4, 1)), "nobody else can know of a carrier");
+    // Of what is no node's, and beyond what one may say, nothing counts.
+    rig.say(4, Said::Rails(vec![]));
+    rig.say(2, Said::Rails(vec![dead(9, 0); 3 * RAILS_SAID_MAX]));
+    assert_eq!(held(&rig), [own, dead(4, 1)]);
+}
+
+/// What is noted: what, what came of it, how often.
+fn notes(effects: &[Effect]) -> Vec<(String, String, u64)> {
+    let entries = effects.iter().filter_map(|effect| match effect {
+        Effect::Append { entries, .. } => Some(entries),
+        _ => None,
+    });
+    let note = |entry: &Entry| match &entry.change {
+        Change::Noted { what, result, count } => Some((what.clone(), result.clone(), *count)),
+        _ => None,
+    };
+    entries.flatten().filter_map(note).collect()
+}
+
+#[test]
+fn who_is_refused_in_a_loop_is_noted_and_then_counted() {
+    let mut rig = Rig::settled();
+    let who = |name_of: &str| Who::Api { token: name(name_of) };
+    for round in 0..1000 {
+        rig.manager.handle_note(rig.now, who("op"), "assign", "refused");
+        rig.manager.handle_note(rig.now, who("op"), &format!("remove {round}"), "refused");
+    }
+    rig.manager.handle_note(rig.now, who("eye"), "assign", &"x".repeat(10_000));
+    let said = notes(&rig.all());
+    let what: Vec<&str> = said.iter().map(|(what, ..)| what.as_str()).collect();
+    assert_eq!(what, ["assign", "remove 0", "remove 1", "remove 2", "assign"]);
+    assert!(said.iter().all(|(_, result, count)| result.len() <= 400 && *count == 1), "{said:?}");
+    assert_eq!(rig.manager.notes.timeout(), Some(at(60_000).clock));
+    rig.go(59_999);
+    assert_eq!(notes(&rig.all()), []);
+    rig.go(60_000);
+    let said: Vec<_> = notes(&rig.all()).into_iter().map(|(what, _, count)| (what, count)).collect();
+    assert_eq!(said, [("assign".to_owned(), 999), ("other things".to_owned(), 997)]);
+    assert_eq!(rig.manager.notes.timeout(), None);
+    // Of many at once, too.
+    for number in 0..100 {
+        rig.manager.handle_note(rig.now, Who::Node { id: node_id(number) }, "connect", "refused");
+    }
+    assert_eq!(notes(&rig.all()).len(), 32);
+    rig.go(120_000);
+    let said: Vec<_> = notes(&rig.all()).into_iter().map(|(what, _, count)| (what, count)).collect();
+    assert_eq!(said, [("things of others".to_owned(), 68)]);
+}
+
+#[test]
+fn what_nodes_cause_is_in_the_audit_and_pushes_out_no_request() {
+    let mut rig = Rig::settled();
+    rig.ask(1, assign("store/nvme0", 33, 0));
+    rig.all();
+    rig.say(1, Said::Function(reported(0, 9, Holder::Nobody)));
+    rig.all();
+    let requests = rig.manager.state().history().count();
+    let words = |rig: &Rig| -> Vec<&'static str> {
+        let word = |record: &crate::state::Record| match record.entry.change {
+            Change::EpochBegun { .. } => "epoch",
+            Change::Noted { .. } => "noted",
+            Change::Reported { .. } => "reported",
+            _ => "asked",
+        };
+        rig.manager.state().audit(0).map(word).filter(|word| *word != "asked").collect()
+    };
+    assert_eq!(words(&rig), ["epoch", "reported", "noted"]);
+    let indices: Vec<u64> = rig.manager.state().audit(0).map(|record| record.index).collect();
+    assert!(indices.is_sorted(), "{indices:?}");
+    for number in 0..2 * crate::state::NOTED_MAX as u64 {
+        rig.go(number * 60_000);
+        rig.manager.handle_note(rig.now, Who::Node { id: node_id(1) }, "connect", "refused");
+        rig.all();
+    }
+    let state = rig.manager.state();
+    assert_eq!(state.history().count(), requests);
+    assert_eq!(state.audit(0).count(), requests + crate::state::NOTED_MAX);
+    assert_eq!(state.audit(state.index() - 1).count(), 1);
+    // A snapshot has both.
+    let bytes = crate::log::snapshot(state, &crate::log::Writer::new(crate::testing::FABRIC, 0, 0));
+    let read = crate::log::read_snapshot(&bytes, crate::testing::FABRIC).unwrap();
+    assert_eq!(read.state, *state);
 }

@@ -76,6 +76,11 @@ impl WallTime {
     pub const fn plus_s(self, seconds: u64) -> Self {
         Self(self.0.saturating_add(seconds.saturating_mul(1000)))
     }
+
+    /// Whether it is none.
+    pub const fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
 }
 
 impl fmt::Display for WallTime {

@@ -150,6 +150,13 @@ impl Node {
     pub fn is_joined(&self) -> bool {
         matches!(self.membership, Membership::Joined { .. })
     }
+
+    /// Since when it does, or does not.
+    pub fn since(&self) -> WallTime {
+        match self.membership {
+            Membership::Joined { since } | Membership::Removed { since } => since,
+        }
+    }
 }
 
 /// Domains of a node that was removed: nobody gets them for a while, for frames and tables may name them still.

@@ -58,7 +58,8 @@ impl World {
                 let Answer::Joined { block, groups, .. } = &reply.answer else { return };
                 let Some(node) = self.nodes.iter_mut().find(|node| node.id() == *id) else { return };
                 let (name, key) = (node_name(node.number), public_key(node.number));
-                node.join(Identity { name, key, block: *block, groups: groups.clone() });
+                let issued = crate::model::WallTime::default();
+                node.join(Identity { name, key, block: *block, groups: groups.clone(), issued });
                 self.counts.joins += 1;
             }
             // The token comes, unless a restore has lost it; or the manager is open again.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::Instant;
 use base::ids::NodeId;
 
 use super::client::{Heard, is_done};
@@ -9,8 +10,9 @@ use super::node::{Accepted, Node};
 use super::setting::load;
 use crate::command::{Asked, Command};
 use crate::entry::{Answer, Change, Entry, News};
+use crate::machine::{RAILS_TOLD_EVERY, RAILS_TOLD_MAX};
 use crate::model::{Assignment, Block, FunctionKey, Place, QUARANTINE_S, RequestId, WallTime};
-use crate::report::{Holder, Order, Preset};
+use crate::report::{DeadRail, Holder, Order, Preset};
 use crate::state::State;
 
 type Content = Option<Assignment>;
@@ -33,6 +35,8 @@ pub(super) struct Checks {
     /// Which life has told which epoch.
     epochs: BTreeMap<u64, u64>,
     removed: Vec<(Block, WallTime)>,
+    /// When which life told of dead rails last.
+    rails_told: Option<(Instant, u64)>,
     tokens: BTreeSet<crate::model::TokenHash>,
     /// The greatest index that anybody has heard of.
     pub(super) heard: u64,
@@ -52,6 +56,7 @@ impl Checks {
             undone: BTreeSet::new(),
             epochs: BTreeMap::new(),
             removed: Vec::new(),
+            rails_told: None,
             tokens: BTreeSet::new(),
         }
     }
@@ -182,6 +187,32 @@ impl Checks {
         self.expect(decided == Some(preset.place), || {
             format!("{preset:?} is told, and durable is {decided:?}")
         });
+    }
+
+    /// Nodes are told of dead rails: not all the time, not of any that nobody has complained of or by, and nobody of
+    /// nothing but what it has said.
+    pub(super) fn rails_told(
+        &mut self,
+        now: Instant,
+        life: u64,
+        told: &[NodeId],
+        rails: &[DeadRail],
+        nodes: &[Node],
+    ) {
+        let before = self.rails_told.replace((now, life));
+        let is_early = before.is_some_and(|(at, of)| of == life && now < at + RAILS_TOLD_EVERY);
+        self.expect(!is_early, || format!("{rails:?} are told right after others"));
+        self.expect((1..=RAILS_TOLD_MAX).contains(&rails.len()), || format!("{} at once", rails.len()));
+        let ever = |it: &DeadRail| {
+            let is_by =
+                |node: &Node| node.id() == it.node && node.doubted.iter().any(|(_, rail)| *rail == it.rail);
+            nodes.iter().any(|node| node.doubted.contains(&(it.node, it.rail)) || is_by(node))
+        };
+        let invented = rails.iter().find(|it| !ever(it));
+        self.expect(invented.is_none(), || format!("nobody has said anything of {invented:?}"));
+        let is_member = |node: &NodeId| nodes.iter().any(|it| it.id() == *node && it.identity.is_some());
+        let stranger = told.iter().find(|node| !is_member(node));
+        self.expect(stranger.is_none(), || format!("{stranger:?} is told of {rails:?}"));
     }
 
     /// A lender has changed its table.

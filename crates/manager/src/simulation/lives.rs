@@ -66,7 +66,7 @@ impl World {
             return;
         }
         self.look_at_damage();
-        let start = if self.is_restoring { Start::Restored } else { Start::Plain };
+        let start = if self.is_restoring { Start::Restored { any_time: false } } else { Start::Plain };
         let (now, durable) = (self.both(), self.checks.shadow.index());
         match self.driver.start(now, start, durable) {
             Ok(state) => self.checks.started(&state),

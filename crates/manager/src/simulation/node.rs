@@ -1,14 +1,15 @@
 //! A node as the manager sees one: the product's core ([`Member`]) over a disk and a card of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::Random;
-use base::ids::{LoanGeneration, NodeId};
+use base::ids::{LoanGeneration, NodeId, RailId};
 
 use super::setting::FUNCTIONS;
+use crate::machine::RAILS_SAID_MAX;
 use crate::member::{Change, Effect, Kept, Member, Row, Told};
 use crate::model::{Assignment, FunctionKey, Limited, LimitsId};
-use crate::report::{Holder, Identity, Preset, Report};
+use crate::report::{DeadRail, Holder, Identity, Preset, Report};
 use crate::testing::{node_id, reported};
 
 /// What nobody but the checkers knows of a row.
@@ -44,6 +45,10 @@ pub(super) struct Node {
     acts: Vec<(u32, Row)>,
     /// An older copy of its folder.
     pub(super) copy: Option<Kept>,
+    /// Rails that it finds dead, each once.
+    pub(super) rails: BTreeMap<(NodeId, RailId), DeadRail>,
+    /// Those that it ever found dead.
+    pub(super) doubted: BTreeSet<(NodeId, RailId)>,
 }
 
 /// A change of a lender's table, for checkers.
@@ -82,6 +87,8 @@ impl Node {
             member: None,
             acts: Vec::new(),
             copy: None,
+            rails: BTreeMap::new(),
+            doubted: BTreeSet::new(),
         };
         if let Some(identity) = identity {
             node.join(identity);
@@ -113,7 +120,20 @@ impl Node {
             mark.acted = mark.acted.max(row.generation.0);
             mark.limits = mark.limits.max(row.limits.map(|limited| limited.id));
         }
+        member.set_rails(self.rails.values().copied().collect());
         (self.member, self.acts) = (Some(member), Vec::new());
+    }
+
+    /// It finds this rail dead from now on, or no more.
+    pub(super) fn doubt(&mut self, rail: DeadRail) {
+        let key = (rail.node, rail.rail);
+        if self.rails.remove(&key).is_none() && self.rails.len() < RAILS_SAID_MAX {
+            self.rails.insert(key, rail);
+            self.doubted.insert(key);
+        }
+        if let Some(member) = &mut self.member {
+            member.set_rails(self.rails.values().copied().collect());
+        }
     }
 
     pub(super) fn hear(&mut self, told: &Told) {

@@ -8,7 +8,7 @@ use crate::report::{Holder, Report};
 
 fn epoch_of(told: &Told) -> u64 {
     match told {
-        Told::Greet { epoch } | Told::Orders { epoch, .. } => *epoch,
+        Told::Greet { epoch } | Told::Recall { epoch } | Told::Orders { epoch, .. } => *epoch,
         Told::Presets { id, .. } => id.epoch,
     }
 }

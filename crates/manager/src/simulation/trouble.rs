@@ -10,7 +10,7 @@ impl World {
         let ms = self.random.range(200, 2000);
         self.after_ms(ms, Happening::Trouble);
         let at = self.random.index(self.nodes.len());
-        match self.random.below(9) {
+        match self.random.below(10) {
             0 if self.driver.manager.is_some() => self.die_and_start(),
             1 => {
                 let node = &mut self.nodes[at];
@@ -29,6 +29,7 @@ impl World {
             4 if self.faults.copies => self.copy(at),
             5 if self.faults.members => self.change_members(),
             6 if self.faults.restore => self.restore(),
+            8 => self.doubt(at),
             7 => self.wall_s = self.random.range(0, 600) as i64 - 300,
             _ => {
                 // Most trouble ends soon.

@@ -11,14 +11,15 @@ use super::client::{Client, Heard};
 use super::driver::{Disk, Driver};
 use super::faults::Faults;
 use super::node::Node;
+use super::rails::dead;
 use super::setting::{NODES, first_log, load};
 use super::settled::{listed, unsettled};
 use crate::command::Asked;
 use crate::machine::{Effect, Now, Ticket};
 use crate::member::{Kept, Told};
 use crate::model::{FunctionKey, WallTime};
-use crate::report::{Identity, Report};
-use crate::testing::T0;
+use crate::report::Report;
+use crate::testing::{T0, identity};
 
 /// How long things go wrong, and how long everything has to settle, in seconds.
 const TROUBLE_S: u64 = 50;
@@ -48,7 +49,7 @@ macro_rules! counts {
 
 counts!(
     deaths, torn, restores, flips, snapshots, lies, copies, cuts, reboots, removals, joins, hold_overs, done,
-    pending, refused, repeated, alarms
+    pending, refused, repeated, alarms, doubts, verdicts
 );
 
 /// What happens at some time.
@@ -94,10 +95,7 @@ impl World {
         let faults = Faults::new(&mut random);
         let log = first_log();
         let state = load(&log);
-        let identity = |number| {
-            let node = state.joined(crate::testing::node_id(number))?.clone();
-            Some(Identity { name: node.name, key: node.key, block: node.block, groups: node.groups })
-        };
+        let identity = |number| Some(identity(&state, number));
         let clients = (0..6).map(|number| Client::new(number, random.fork(), number <= JOINERS[1] as u64));
         let mut world = Self {
             clients: clients.collect(),
@@ -252,6 +250,7 @@ impl World {
                 self.checks.greeted(epoch, self.driver.life);
                 self.tell(node, Told::Greet { epoch });
             }
+            Effect::Recall { node, epoch } => self.tell(node, Told::Recall { epoch }),
             Effect::TellLender { node, epoch, orders } => {
                 for order in &orders {
                     self.checks.ordered(FunctionKey { node, number: order.number }, order);
@@ -261,6 +260,11 @@ impl World {
             Effect::TellBorrower { node, id, presets } => {
                 presets.iter().for_each(|preset| self.checks.preset(preset));
                 self.tell(node, Told::Presets { id, presets });
+            }
+            Effect::TellRails { nodes, rails } => {
+                self.counts.verdicts += rails.len() as u64;
+                let (now, life) = (self.now, self.driver.life);
+                self.checks.rails_told(now, life, &nodes, &rails, &self.nodes);
             }
             Effect::Event(crate::report::Event::Alarm { .. }) => self.counts.alarms += 1,
             Effect::Event(_) => {}
@@ -315,6 +319,12 @@ impl World {
         }
         if let Some(client) = self.clients.iter().find(|client| client.pending.is_some()) {
             return Err(format!("client {} waits for ever: {:?}", client.number, client.pending));
+        }
+        let is_known = |node: &&Node| node.is_member() && manager.state().joined(node.id()).is_some();
+        let rails = self.nodes.iter().filter(is_known).map(|node| (node.id(), &node.rails)).collect();
+        let (held, expected) = (manager.dead_rails().collect::<Vec<_>>(), dead(&rails));
+        if held != expected {
+            return Err(format!("dead rails are {held:?} instead of {expected:?}"));
         }
         unsettled(manager.state(), &self.nodes).map_or(Ok(()), Err)
     }

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::history::Record;
 use super::{Corruption, Restore, State};
 use crate::canary::{self, Rule};
@@ -31,7 +33,9 @@ impl State {
 
     fn change(&mut self, change: &Change) -> Result<(), Corruption> {
         match change {
-            Change::EpochBegun { epoch, restored } => self.begin_epoch(*epoch, *restored),
+            Change::EpochBegun { epoch, restored, any_time } => {
+                self.begin_epoch(*epoch, *restored, *any_time)
+            }
             Change::RestoreEnded => self.end_restore(),
             Change::ApiTokenSet { name, token } => self.set_api_token(name, *token),
             Change::ApiTokenRemoved { name } => {
@@ -42,7 +46,8 @@ impl State {
                 self.join_tokens.remove(hash).map(|_| ()).ok_or(Corruption::JoinToken(*hash))
             }
             Change::NodeJoined { id, name, key, block, token } => self.join(*id, name, *key, *block, *token),
-            Change::NodeAdopted { node } => self.adopt_node(node),
+            Change::NodeAdopted { node, issued } => self.adopt_node(node, *issued),
+            Change::NodeDisplaced { id } => self.displace_node(*id),
             Change::NodeRemoved { id, until } => self.remove_node(*id, *until),
             Change::GroupsSet { id, groups } => self.set_groups(*id, groups),
             Change::Assigned { key, generation, to } => self.assign(*key, *generation, *to),
@@ -52,17 +57,19 @@ impl State {
                 self.joined(*id).ok_or(Corruption::NoNode(*id))?;
                 news.iter().try_for_each(|news| self.learn(*id, news))
             }
+            Change::Noted { .. } => Ok(()),
         }
     }
 
-    fn begin_epoch(&mut self, epoch: u64, restored: bool) -> Result<(), Corruption> {
+    fn begin_epoch(&mut self, epoch: u64, restored: bool, any_time: bool) -> Result<(), Corruption> {
         if epoch <= self.epoch && !canary::is_off(Rule::RaiseEpoch) {
             return Err(Corruption::Epoch { present: self.epoch, found: epoch });
         }
         self.epoch = epoch;
         if restored {
             let unheard = self.names.values().copied().collect();
-            self.restore = Some(Restore { is_closed: true, unheard });
+            let Restore { adopted, any_time: before, .. } = self.restore.take().unwrap_or_default();
+            self.restore = Some(Restore { is_closed: true, unheard, adopted, any_time: any_time || before });
         }
         Ok(())
     }
@@ -70,6 +77,7 @@ impl State {
     fn end_restore(&mut self) -> Result<(), Corruption> {
         let restore = self.restore.as_mut().ok_or(Corruption::NoRestore)?;
         restore.is_closed = false;
+        (restore.adopted, restore.any_time) = (BTreeMap::new(), false);
         self.forget_restore();
         Ok(())
     }

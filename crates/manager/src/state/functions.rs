@@ -169,7 +169,7 @@ impl State {
     }
 
     /// The only place where a loan changes, and with it who is in which slot.
-    fn set_loan(
+    pub(super) fn set_loan(
         &mut self,
         key: FunctionKey,
         generation: LoanGeneration,

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::ids::NodeId;
 
 pub use corruption::Corruption;
-pub use history::{HISTORY_MAX, Record};
+pub use history::{HISTORY_MAX, NOTED_MAX, Record};
 pub(crate) use stored::Stored;
 
 use crate::model::{
@@ -34,6 +34,10 @@ pub struct Restore {
     pub is_closed: bool,
     /// Lenders that were not heard. Their functions are not assigned, also later.
     pub unheard: BTreeSet<NodeId>,
+    /// Nodes that were taken in by their certificates, and when these were issued.
+    pub adopted: BTreeMap<NodeId, WallTime>,
+    /// Certificates count whose time is over, or has not come.
+    pub any_time: bool,
 }
 
 /// Everything that a manager knows for good.
@@ -209,6 +213,19 @@ impl State {
     /// What was asked for and done: the last [`HISTORY_MAX`] requests.
     pub fn history(&self) -> impl DoubleEndedIterator<Item = &Record> {
         self.history.records()
+    }
+
+    /// Who has done what, in order, behind the entry of this index: requests that were done, and what was noted beside
+    /// them, the last [`NOTED_MAX`] of it.
+    pub fn audit(&self, after: u64) -> impl Iterator<Item = &Record> {
+        let behind = move |record: &&Record| record.index > after;
+        let mut requests = self.history.records().filter(behind).peekable();
+        let mut noted = self.history.noted().filter(behind).peekable();
+        core::iter::from_fn(move || match (requests.peek(), noted.peek()) {
+            (Some(request), Some(note)) if note.index < request.index => noted.next(),
+            (Some(_), _) => requests.next(),
+            (None, _) => noted.next(),
+        })
     }
 
     /// The request of this id, if it was done.

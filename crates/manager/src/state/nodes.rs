@@ -27,9 +27,10 @@ impl State {
         self.add_node(Node { id, name: name.clone(), key, block, groups, membership, version: self.index })
     }
 
-    pub(super) fn adopt_node(&mut self, node: &Node) -> Result<(), Corruption> {
+    pub(super) fn adopt_node(&mut self, node: &Node, issued: WallTime) -> Result<(), Corruption> {
         let restore = self.restore.as_mut().ok_or(Corruption::NoRestore)?;
         restore.unheard.insert(node.id);
+        restore.adopted.insert(node.id, issued);
         self.add_node(Node { version: self.index, ..node.clone() })
     }
 
@@ -57,6 +58,38 @@ impl State {
         Ok(())
     }
 
+    /// It was removed before others came to be where it is: what it lends is gone, and nobody knows what became of what
+    /// it had, but the lenders of that.
+    pub(super) fn displace_node(&mut self, id: NodeId) -> Result<(), Corruption> {
+        let restore =
+            self.restore.as_mut().filter(|restore| restore.is_closed).ok_or(Corruption::NoRestore)?;
+        restore.unheard.remove(&id);
+        restore.adopted.remove(&id);
+        let block = self.take_leave(id)?;
+        let borrowed: Vec<(FunctionKey, LoanGeneration)> =
+            self.in_block(block).map(|function| (function.key, function.generation)).collect();
+        borrowed.into_iter().try_for_each(|(key, generation)| self.set_loan(key, generation, Loan::Free))
+    }
+
+    /// A node is none of the fabric from now on, and lends nothing. Returns its domains.
+    fn take_leave(&mut self, id: NodeId) -> Result<Block, Corruption> {
+        let now = self.at;
+        let node = self.nodes.get_mut(&id).filter(|node| node.is_joined()).ok_or(Corruption::NoNode(id))?;
+        node.membership = Membership::Removed { since: now };
+        node.version = self.index;
+        let (name, block) = (node.name.clone(), node.block);
+        self.names.remove(&name);
+        self.blocks.remove(&block.base());
+        let lent: Vec<Function> = self.functions_of(id).cloned().collect();
+        for function in lent {
+            self.functions.remove(&function.key);
+            if let Some(of) = function.loan.occupied() {
+                self.slots.remove(&of.place);
+            }
+        }
+        Ok(block)
+    }
+
     /// The removed node that makes room for another one: of those that are in no quarantine, the one removed first.
     pub(crate) fn node_to_forget(&self, now: WallTime) -> Option<NodeId> {
         let kept = |id: NodeId| self.quarantine.iter().any(|it| it.node == id && it.until > now);
@@ -69,12 +102,7 @@ impl State {
 
     pub(super) fn remove_node(&mut self, id: NodeId, until: WallTime) -> Result<(), Corruption> {
         let now = self.at;
-        let node = self.nodes.get_mut(&id).filter(|node| node.is_joined()).ok_or(Corruption::NoNode(id))?;
-        node.membership = Membership::Removed { since: now };
-        node.version = self.index;
-        let (name, block) = (node.name.clone(), node.block);
-        self.names.remove(&name);
-        self.blocks.remove(&block.base());
+        let block = self.take_leave(id)?;
         self.quarantine.retain(|it| it.until > now);
         if self.quarantine.len() >= QUARANTINES_MAX {
             return Err(Corruption::TooMany("quarantines"));
@@ -84,13 +112,6 @@ impl State {
             restore.unheard.remove(&id);
         }
         self.forget_restore();
-        let lent: Vec<Function> = self.functions_of(id).cloned().collect();
-        for function in lent {
-            self.functions.remove(&function.key);
-            if let Some(of) = function.loan.occupied() {
-                self.slots.remove(&of.place);
-            }
-        }
         let borrowed: Vec<Function> = self.in_block(block).cloned().collect();
         borrowed.iter().try_for_each(|function| self.force(function.key))
     }
@@ -134,7 +155,7 @@ impl State {
             Change::Assigned { key, .. } | Change::Unassigned { key, .. } | Change::LimitsSet { key, .. } => {
                 vec![*key]
             }
-            Change::NodeRemoved { id, .. } | Change::GroupsSet { id, .. } => {
+            Change::NodeRemoved { id, .. } | Change::NodeDisplaced { id } | Change::GroupsSet { id, .. } => {
                 let borrowed = self.node(*id).map(|node| self.in_block(node.block));
                 let all = self.functions_of(*id).chain(borrowed.into_iter().flatten());
                 all.map(|function| function.key).collect()

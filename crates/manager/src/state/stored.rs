@@ -2,8 +2,9 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::history::{HISTORY_MAX, History, Record};
+use super::history::{HISTORY_MAX, History, NOTED_MAX, Record};
 use super::{Corruption, Restore, State};
+use crate::entry::Entry;
 use crate::model::{
     API_TOKENS_MAX, ApiToken, FUNCTIONS_MAX, FabricId, Function, JOIN_TOKENS_MAX, JoinToken, NODES_MAX, Name,
     Node, QUARANTINES_MAX, Quarantine, WallTime, node_text,
@@ -28,12 +29,21 @@ pub(crate) struct Stored {
     api_tokens: Vec<(Name, ApiToken)>,
     quarantine: Vec<Quarantine>,
     restore: Option<(bool, Vec<Id>)>,
+    #[serde(default)]
+    adopted: Vec<(Id, WallTime)>,
+    #[serde(default)]
+    any_time: bool,
     history: Vec<Record>,
+    #[serde(default)]
+    noted: Vec<Record>,
 }
 
 impl From<&State> for Stored {
     fn from(state: &State) -> Self {
         let unheard = |restore: &Restore| restore.unheard.iter().copied().map(Id).collect();
+        let adopted = |restore: &Restore| -> Vec<_> {
+            restore.adopted.iter().map(|(id, issued)| (Id(*id), *issued)).collect()
+        };
         Self {
             fabric: state.fabric,
             index: state.index,
@@ -45,7 +55,10 @@ impl From<&State> for Stored {
             api_tokens: state.api_tokens.iter().map(|(name, token)| (name.clone(), *token)).collect(),
             quarantine: state.quarantine.clone(),
             restore: state.restore.as_ref().map(|it| (it.is_closed, unheard(it))),
+            adopted: state.restore.iter().flat_map(adopted).collect(),
+            any_time: state.restore.as_ref().is_some_and(|it| it.any_time),
             history: state.history.records().cloned().collect(),
+            noted: state.history.noted().cloned().collect(),
         }
     }
 }
@@ -54,13 +67,14 @@ impl TryFrom<Stored> for State {
     type Error = Corruption;
 
     fn try_from(stored: Stored) -> Result<Self, Corruption> {
-        let lists: [(&str, usize, usize); 6] = [
+        let lists: [(&str, usize, usize); 7] = [
             ("nodes", stored.nodes.len(), NODES_MAX),
             ("functions", stored.functions.len(), FUNCTIONS_MAX),
             ("join tokens", stored.join_tokens.len(), JOIN_TOKENS_MAX),
             ("tokens", stored.api_tokens.len(), API_TOKENS_MAX),
             ("quarantines", stored.quarantine.len(), QUARANTINES_MAX),
             ("requests", stored.history.len(), HISTORY_MAX),
+            ("notes", stored.noted.len(), NOTED_MAX),
         ];
         if let Some((what, ..)) = lists.iter().find(|(_, len, most)| len > most) {
             return Err(Corruption::TooMany(what));
@@ -77,8 +91,19 @@ impl TryFrom<Stored> for State {
         state.api_tokens = stored.api_tokens.into_iter().collect();
         state.quarantine = stored.quarantine;
         let unheard = |ids: Vec<Id>| ids.into_iter().map(|id| id.0).collect::<BTreeSet<_>>();
-        state.restore = stored.restore.map(|(is_closed, ids)| Restore { is_closed, unheard: unheard(ids) });
-        state.history = take_history(stored.history, state.index)?;
+        let adopted = stored.adopted.into_iter().map(|(id, issued)| (id.0, issued)).collect();
+        let any_time = stored.any_time;
+        state.restore = stored.restore.map(|(is_closed, ids)| Restore {
+            is_closed,
+            unheard: unheard(ids),
+            adopted,
+            any_time,
+        });
+        let mut history = History::default();
+        take_history(&mut history, stored.history, state.index, |entry| entry.request.is_some())?;
+        let is_noted = |entry: &Entry| entry.request.is_none() && entry.change.is_noteworthy();
+        take_history(&mut history, stored.noted, state.index, is_noted)?;
+        state.history = history;
         Ok(state)
     }
 }
@@ -112,16 +137,21 @@ impl State {
 }
 
 /// In order, none behind the last entry, none twice.
-fn take_history(records: Vec<Record>, index: u64) -> Result<History, Corruption> {
-    let (mut history, mut last) = (History::default(), 0);
+fn take_history(
+    history: &mut History,
+    records: Vec<Record>,
+    index: u64,
+    fits: impl Fn(&Entry) -> bool,
+) -> Result<(), Corruption> {
+    let mut last = 0;
     for record in records {
         if record.index <= last || record.index > index {
             return Err(Corruption::Index { next: last + 1, found: record.index });
         }
         last = record.index;
-        if record.entry.request.is_none() || !history.push(record) {
+        if !fits(&record.entry) || !history.push(record) {
             return Err(Corruption::Request);
         }
     }
-    Ok(history)
+    Ok(())
 }

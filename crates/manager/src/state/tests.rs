@@ -71,7 +71,7 @@ fn an_entry_that_does_not_fit_says_why() {
     run(&mut state, by("op", 100, assign("store/nvme0", 33, 0)));
     let next = state.index() + 1;
     let mut other = state.clone();
-    let nothing = entry(Change::EpochBegun { epoch: 1, restored: false });
+    let nothing = entry(Change::EpochBegun { epoch: 1, restored: false, any_time: false });
     assert_eq!(other.apply(next + 1, &nothing), Err(Corruption::Index { next, found: next + 1 }));
     let early = Entry { at: WallTime(T0.0 - 1), ..nothing.clone() };
     assert_eq!(other.apply(next, &early), Err(Corruption::Earlier));
@@ -79,7 +79,7 @@ fn an_entry_that_does_not_fit_says_why() {
     let twice = Entry { request: Some(done), ..nothing };
     assert_eq!(other.apply(next, &twice), Err(Corruption::Request));
     assert!(matches!(
-        fits(&state, Change::EpochBegun { epoch: 0, restored: false }),
+        fits(&state, Change::EpochBegun { epoch: 0, restored: false, any_time: false }),
         Err(Corruption::Epoch { .. })
     ));
     assert_eq!(fits(&state, Change::RestoreEnded), Err(Corruption::NoRestore));
@@ -157,7 +157,7 @@ proptest! {
                     let change = if b % 4 == 0 && state.restore().is_some() {
                         Change::RestoreEnded
                     } else {
-                        Change::EpochBegun { epoch: state.epoch() + 1, restored: b % 2 == 0 }
+                        Change::EpochBegun { epoch: state.epoch() + 1, restored: b % 2 == 0, any_time: false }
                     };
                     let entry = Entry { at: state.at(), ..entry(change) };
                     state.apply(state.index() + 1, &entry).unwrap();

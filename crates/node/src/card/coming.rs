@@ -130,14 +130,25 @@ impl<'m> Card<'m> {
     }
 
     /// What this node knows of its fabric from now on, if it belongs to one. A node that was removed from it is heard
-    /// no more, so that what it has ends as if it had gone away; what is with the others goes on.
+    /// no more, and has nothing more of this one: what it had is free. What is with the others goes on.
     pub fn set_members(&mut self, now: Instant, members: Option<Members>) {
         let members = members.map(Rc::new);
         self.lobby.set_members(members.clone());
-        self.peers.set_members(members);
+        self.peers.set_members(members.clone());
         for place in 0..self.peers.len() {
             if self.peers.get(place).is_some() {
                 self.peer_step(now, place, |_, _| {});
+            }
+        }
+        let is_gone = |node| members.as_ref().is_some_and(|members| members.is_revoked(node));
+        for loan in 0..self.loans.len() {
+            if self.loans.get(loan).and_then(Loan::tenant).is_some_and(is_gone) {
+                self.step_one(now, loan, |card| {
+                    let peer = card.peer_of(loan).filter(|peer| !card.peers[*peer].has_failed());
+                    let channel =
+                        peer.and_then(|peer| card.peers.get_mut(peer)).map(|peer| &mut peer.channel);
+                    card.loans[loan].evict(channel);
+                });
             }
         }
     }

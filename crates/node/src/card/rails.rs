@@ -139,7 +139,8 @@ impl Card<'_> {
         said[rail.index()] = Some(now);
         let node = if is_own { self.config.identity.id() } else { peer };
         let notice = Notice { node, rail, cause: NoticeCause::Silence };
-        if !self.members.is_empty() {
+        // The agent has a manager to tell, too, if the node belongs to a fabric.
+        if !self.members.is_empty() || self.peers.is_member() {
             self.events.push_back(CardEvent::Notice(notice));
         }
         self.tell_others(notice);

@@ -192,6 +192,8 @@ fn node(args: &NodeArgs) -> Result<(), Failure> {
 fn switch(args: &SwitchArgs) -> Result<(), Failure> {
     let config = match (&args.command, &args.config) {
         (Some(SwitchCommand::Ctl(args)), _) => return switch_ctl::run(args),
+        (Some(SwitchCommand::List(args)), _) => return manager::switches(args),
+        (Some(SwitchCommand::Show(args)), _) => return manager::show_switch(args),
         (None, Some(config)) => config,
         (None, None) => return Err(Failure::usage("which switch? Give --config S.toml")),
     };

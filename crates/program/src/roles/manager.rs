@@ -86,9 +86,9 @@ pub fn restore(args: &RestoreArgs) -> Result<(), Failure> {
 }
 
 /// `causeway manager rebuild`.
-pub fn rebuild(config: &Path) -> Result<(), Failure> {
+pub fn rebuild(config: &Path, any_time: bool) -> Result<(), Failure> {
     let read = Config::load(config).map_err(|error| of_config(&error))?;
-    let rebuilt = authority::rebuild(&read, config).map_err(|error| of_init(&error))?;
+    let rebuilt = authority::rebuild(&read, config, any_time).map_err(|error| of_init(&error))?;
     let moved =
         rebuilt.moved.map(|path| format!("what was there is in {}\n", path.display())).unwrap_or_default();
     print(&format!(

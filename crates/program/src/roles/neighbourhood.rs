@@ -1,5 +1,6 @@
 //! What a node says of itself on its rails, whom it hears there, and where a node that is named is today.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use base::ids::{Group, NodeId, RailId};
@@ -7,8 +8,9 @@ use io::address::{Addresses, RailAddress};
 use io::agent::{Agent, Rail};
 use io::discovery::{Counts, Discovery, Said};
 use io::rail::ethernet::EthernetSocket;
+use management::wire::{PORTS_MAX, SWITCHES_MAX, SwitchSaid};
 use node::information::{Item, Role};
-use node::{Address, GatewayState, Name, Neighbour};
+use node::{Address, GatewayState, MAX_RAILS, Name, Neighbour};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::report;
@@ -89,6 +91,55 @@ pub(super) fn peers(agent: &Agent, discovery: &mut Discovery) -> Peers {
         malformed_frames: malformed,
         notices_sent,
         notices_heard,
+    }
+}
+
+/// The switches that a node hears, or has heard, for its manager.
+pub(super) fn switches(agent: &Agent, discovery: &mut Discovery) -> Vec<SwitchSaid> {
+    let view = agent.view();
+    let rails = &view.spec().rails;
+    let (ago, led) = discovery.gateways();
+    let mut switches: BTreeMap<NodeId, SwitchSaid> = BTreeMap::new();
+    for (id, gateway) in led {
+        let (Some(rail), Some(it)) = (rails.iter().find(|rail| rail.id == id), &gateway.switch) else {
+            continue;
+        };
+        let ports = it.ports.iter().map(|port| text_of(*port)).collect();
+        let is_heard = gateway.state(ago.now()) == GatewayState::Heard;
+        add_switch(&mut switches, it.node, &it.name, is_heard, core::slice::from_ref(&rail.name), ports);
+    }
+    let (ago, nodes) = discovery.nodes();
+    for (id, it) in nodes.filter(|(_, it)| it.role == Role::Switch) {
+        let is_heard =
+            |rail: &&Rail| it.heard_on[rail.id.index()].is_some_and(|at| it.is_fresh(ago.now(), at));
+        let over: Vec<String> = rails.iter().filter(is_heard).map(|rail| rail.name.clone()).collect();
+        let ports = it.ports.iter().map(|(address, _)| text_of(*address)).collect();
+        add_switch(&mut switches, id, &it.name, !over.is_empty(), &over, ports);
+    }
+    switches.into_values().take(SWITCHES_MAX).collect()
+}
+
+fn add_switch(
+    switches: &mut BTreeMap<NodeId, SwitchSaid>,
+    node: NodeId,
+    name: &Name,
+    is_heard: bool,
+    rails: &[String],
+    ports: Vec<String>,
+) {
+    let empty = || {
+        let (name, rails, ports) = (name.to_string(), Vec::new(), Vec::new());
+        SwitchSaid { node, name, is_heard: false, rails, ports }
+    };
+    let known = switches.entry(node).or_insert_with(empty);
+    known.is_heard |= is_heard;
+    for (list, more, most) in
+        [(&mut known.rails, rails.to_vec(), MAX_RAILS), (&mut known.ports, ports, PORTS_MAX)]
+    {
+        list.extend(more);
+        list.sort_unstable();
+        list.dedup();
+        list.truncate(most);
     }
 }
 

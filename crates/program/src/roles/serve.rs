@@ -202,7 +202,12 @@ impl Node {
     /// What the manager of the fabric has decided; a node that ends heeds nothing new.
     fn turn_managed(&mut self) {
         let Some(managed) = self.managed.as_mut().filter(|_| !self.ending.has_begun()) else { return };
-        let mut hands = Hands { agent: &mut self.agent, domains: &mut self.domains, state: &self.state };
+        let mut hands = Hands {
+            agent: &mut self.agent,
+            domains: &mut self.domains,
+            state: &self.state,
+            discovery: &mut self.discovery,
+        };
         managed.turn(&mut hands);
     }
 
@@ -221,6 +226,7 @@ impl Node {
             self.agent.hear_of(|node| self.discovery.place_of(node).or_else(|| told(node)));
         }
         for notice in self.agent.take_notices() {
+            self.managed.iter_mut().for_each(|managed| managed.note_rail(notice));
             self.discovery.warn(&neighbourhood::said(&self.agent), notice);
         }
         if self.discovery.is_due() && !self.ending.has_begun() {

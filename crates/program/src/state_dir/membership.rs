@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use ::manager::member::{Change, Kept, Row};
-use ::manager::model::{Block, FabricId, Groups, NODES_MAX, Name, PublicKey};
+use ::manager::model::{Block, FabricId, Groups, NODES_MAX, Name, PublicKey, WallTime};
 use ::manager::report::{Identity, Preset, PresetsId};
 use base::ids::NodeId;
 use management::wire::Placed;
@@ -80,7 +80,8 @@ impl Certified {
 impl Membership {
     /// What the node says of itself to the manager.
     pub fn identity(&self, key: PublicKey) -> Identity {
-        Identity { name: self.name.clone(), key, block: self.block, groups: self.groups.clone() }
+        let (name, groups, issued) = (self.name.clone(), self.groups.clone(), WallTime::default());
+        Identity { name, key, block: self.block, groups, issued }
     }
 }
 

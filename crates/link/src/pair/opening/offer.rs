@@ -9,13 +9,14 @@
 //!    ([`Lobby`](crate::pair::Lobby), `admission` of the channel).
 //! 3. Who takes it has it once that is durable; who gives it back is answered once that is.
 //! 4. Whatever was in a stream before has ended before another one opens.
+//! 5. Whoever was removed from the lender's fabric has nothing from then on, and nothing is kept for it.
 //!
 //! Of a function that a manager gives and takes, an [`Entry`] of the lender's table says whose it is:
 //!
-//! 5. Only the node of the entry opens it, by the entry's generation, in its domain and slot. It proves nothing more
+//! 6. Only the node of the entry opens it, by the entry's generation, in its domain and slot. It proves nothing more
 //!    than
 //!    who it is; no line opens it.
-//! 6. Whose it is not by the entry keeps the stream that it has, if that flows, until it gives the function back, was
+//! 7. Whose it is not by the entry keeps the stream that it has, if that flows, until it gives the function back, was
 //!    silent for the hold time, or the entry forces it out. Nobody else gets a stream before. Without a stream it has
 //!    nothing.
 
@@ -282,6 +283,17 @@ impl<'m> Offer<'m> {
     /// Only these nodes may have the function from now on; who has it keeps it as long as it is heard.
     pub fn set_allowed(&mut self, allowed: Option<Box<[NodeId]>>) {
         self.config.allowed = allowed;
+    }
+
+    /// Who has the function was removed from the fabric: it has it no more, be its stream open or the function kept for
+    /// it, and another one may have it once that is durable. [`Offer::advance`] follows in the same step.
+    pub fn evict(&mut self, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
+        match self.state() {
+            _ if !self.tenant().is_held => {}
+            OfferState::Closing => {}
+            OfferState::Free => self.set_tenant(self.tenant().given_back()),
+            OfferState::Ending | OfferState::Saving | OfferState::Open => self.end_stream(channel, stream),
+        }
     }
 
     /// The function is offered no more: who has the stream, on `channel` where that is there, is told that it is

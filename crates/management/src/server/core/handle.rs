@@ -8,7 +8,7 @@ use manager::command::Asked;
 use manager::model::{PublicKey, Role, TokenHash};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use super::{Connection, Done, Health, Held, Message, View};
+use super::{Connection, Done, Health, Held, Message, View, Wish};
 use crate::server::problem::{Failure, Kind};
 use crate::wire::FromNode;
 
@@ -102,11 +102,18 @@ impl Handle {
     /// Asks for a change, which is found out by what is so.
     pub(in crate::server) async fn ask(
         &self,
+        wish: Wish,
         prepare: impl FnOnce(&View<'_>) -> Result<Asked, Failure> + Send + 'static,
     ) -> Result<Done, Failure> {
         let (tell, told) = oneshot::channel();
-        self.put(Message::Ask(Box::new(prepare), tell))?;
+        self.put(Message::Ask(wish, Box::new(prepare), tell))?;
         wait(told).await
+    }
+
+    /// A node that has proven who it is was refused something.
+    pub(in crate::server) async fn refused(&self, wish: Wish, why: String) {
+        // Without a core there is no log.
+        let _ = self.nodes.send(Message::Refused(wish, why)).await;
     }
 
     /// A node has proven to have this key, and speaks by this connection. `false`: there is no core any more.

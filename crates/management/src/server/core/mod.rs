@@ -17,6 +17,7 @@ use std::thread;
 use base::ids::NodeId;
 use core::time::Duration;
 use manager::command::Asked;
+use manager::entry::Who;
 use manager::model::{Name, PublicKey, Role, TokenHash, WallTime};
 use manager::state::State;
 use manager::{Manager, Reply, Start, Ticket};
@@ -55,6 +56,8 @@ pub(super) struct View<'a> {
     pub(super) disk: &'a Disk,
     /// The clock.
     pub(super) now: WallTime,
+    /// How often nodes were told that a rail seems to be dead.
+    pub(super) rails_told: u64,
     store: &'a Store,
 }
 
@@ -105,6 +108,35 @@ type Reading = Box<dyn FnOnce(Result<&View<'_>, Failure>) + Send>;
 /// Finds out what is asked for, by what is so.
 type Preparing = Box<dyn FnOnce(&View<'_>) -> Result<Asked, Failure> + Send>;
 
+/// Who asks for a change, and for what, in words: for the log, if it is refused.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) by: By,
+    pub(super) what: String,
+}
+
+/// By what somebody is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum By {
+    /// A token for the interface.
+    Token(TokenHash),
+    /// A join token.
+    JoinToken(TokenHash),
+    /// The key of a node, which it has proven to have.
+    Key(NodeId),
+}
+
+impl Wish {
+    /// Who that is; `None`: nobody that the manager knows, so it is not noted.
+    fn who(&self, state: &State) -> Option<Who> {
+        match self.by {
+            By::Token(hash) => state.authenticate(hash).map(|(name, _)| Who::Api { token: name.clone() }),
+            By::JoinToken(token) => state.join_token(token).map(|_| Who::Joiner { token }),
+            By::Key(id) => Some(Who::Node { id }),
+        }
+    }
+}
+
 /// What was done for a client.
 #[derive(Clone, Debug)]
 pub(super) struct Done {
@@ -127,7 +159,9 @@ impl Held {
 
 pub(super) enum Message {
     Read(Reading),
-    Ask(Preparing, Answering),
+    Ask(Wish, Preparing, Answering),
+    /// Somebody was refused something, and why.
+    Refused(Wish, String),
     /// A node has proven to have this key.
     Connected(NodeId, PublicKey, Connection),
     /// It says something, on this connection, which has a place for it until it is taken.
@@ -184,7 +218,7 @@ struct Process {
 struct Core<'a> {
     manager: Manager,
     nodes: Nodes,
-    waiting: BTreeMap<Ticket, Answering>,
+    waiting: BTreeMap<Ticket, (Wish, Answering)>,
     next_ticket: u64,
     reading: Vec<Reading>,
     /// A node was removed in this turn.
@@ -197,6 +231,7 @@ struct Core<'a> {
     authority: &'a Authority,
     /// Somebody has come, has gone for good, or may enter other groups: nodes are to be told.
     has_members: bool,
+    rails_told: u64,
 }
 
 /// Why a core ends.
@@ -294,9 +329,14 @@ impl Process {
                     Ok(None | Some(Message::End)) => return false,
                     Ok(Some(Message::Read(reading))) => reading(Err(failure())),
                     // Whoever has gone hears nothing.
-                    Ok(Some(Message::Ask(_, answer))) => drop(answer.send(Err(failure()))),
+                    Ok(Some(Message::Ask(.., answer))) => drop(answer.send(Err(failure()))),
                     // A connection that is dropped is closed.
-                    Ok(Some(Message::Connected(..) | Message::Said(..) | Message::Closed(..))) => {}
+                    Ok(Some(
+                        Message::Connected(..)
+                        | Message::Said(..)
+                        | Message::Closed(..)
+                        | Message::Refused(..),
+                    )) => {}
                 }
             }
         })
@@ -330,6 +370,7 @@ impl<'a> Core<'a> {
             events,
             authority,
             has_members: false,
+            rails_told: 0,
         }
     }
 
@@ -357,7 +398,7 @@ impl Drop for Core<'_> {
     fn drop(&mut self) {
         let failure =
             || Failure::new(Kind::Unavailable, "the manager has to begin again: ask again in a while");
-        for (_, answer) in core::mem::take(&mut self.waiting) {
+        for (_, (_, answer)) in core::mem::take(&mut self.waiting) {
             let _ = answer.send(Err(failure()));
         }
         for reading in core::mem::take(&mut self.reading) {

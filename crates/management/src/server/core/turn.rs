@@ -9,9 +9,12 @@ use manager::model::{Block, Groups, Name, PublicKey};
 use manager::report::{Event, Identity, Preset, PresetsId, Said};
 use manager::{Effect, Progress, Reply, Ticket};
 
-use super::{Core, Done, Message, Preparing, View};
+use super::{By, Core, Done, Message, Preparing, View, Wish};
+use crate::authority::certificate::issued;
 use crate::server::core::Answering;
 use crate::server::nodes::{Connection, check_about};
+use crate::server::problem::Failure;
+use crate::server::routes::node_name;
 use crate::store::StoreError;
 use crate::wire::{EVENTS_MAX, FromNode, ToNode};
 
@@ -26,6 +29,7 @@ fn identity(certificate: &Certificate) -> Option<Identity> {
         key: PublicKey(certificate.key.0),
         block: Block::new(certificate.base, certificate.domains)?,
         groups: Groups::new(certificate.groups.iter().copied())?,
+        issued: issued(certificate),
     })
 }
 
@@ -34,7 +38,8 @@ impl Core<'_> {
     pub(super) fn handle(&mut self, message: Message) {
         match message {
             Message::Read(reading) => self.reading.push(reading),
-            Message::Ask(prepare, answer) => self.ask(prepare, answer),
+            Message::Ask(wish, prepare, answer) => self.ask(wish, prepare, answer),
+            Message::Refused(wish, why) => self.note(&wish, &why),
             Message::Connected(node, key, connection) => self.connected(node, key, connection),
             Message::Said(node, number, said, place) => {
                 place.give_back();
@@ -52,13 +57,12 @@ impl Core<'_> {
     /// Does all there is to do. When it ends, everything that is decided is durable.
     pub(super) fn turn(&mut self) -> Result<(), StoreError> {
         self.manager.handle_timeout(self.clock.now());
-        while let Some(effect) = self.manager.poll_effect(self.clock.now()) {
-            self.effect(effect)?;
-        }
+        self.act()?;
         if core::mem::take(&mut self.has_removed) {
             self.close_removed();
         }
         self.certify();
+        self.act()?;
         self.nodes.retell(self.manager.state(), tokio::time::Instant::now());
         let reading = core::mem::take(&mut self.reading);
         let view = self.view();
@@ -69,21 +73,46 @@ impl Core<'_> {
         Ok(())
     }
 
-    fn view(&self) -> View<'_> {
-        let (manager, nodes, disk, now) = (&self.manager, &self.nodes, &self.disk, self.clock.now().wall);
-        View { manager, nodes, disk, now, store: self.store }
+    fn act(&mut self) -> Result<(), StoreError> {
+        while let Some(effect) = self.manager.poll_effect(self.clock.now()) {
+            self.effect(effect)?;
+        }
+        Ok(())
     }
 
-    fn ask(&mut self, prepare: Preparing, answer: Answering) {
+    fn view(&self) -> View<'_> {
+        let (manager, nodes, disk, now) = (&self.manager, &self.nodes, &self.disk, self.clock.now().wall);
+        View { manager, nodes, disk, now, rails_told: self.rails_told, store: self.store }
+    }
+
+    fn ask(&mut self, wish: Wish, prepare: Preparing, answer: Answering) {
         match prepare(&self.view()) {
             Ok(asked) => {
                 self.next_ticket += 1;
                 let ticket = Ticket(self.next_ticket);
-                self.waiting.insert(ticket, answer);
+                self.waiting.insert(ticket, (wish, answer));
                 self.manager.handle_command(self.clock.now(), ticket, &asked);
             }
-            // Whoever has gone hears nothing.
-            Err(failure) => drop(answer.send(Err(failure))),
+            Err(failure) => {
+                self.note_failure(&wish, &failure);
+                // Whoever has gone hears nothing.
+                drop(answer.send(Err(failure)));
+            }
+        }
+    }
+
+    fn note_failure(&mut self, wish: &Wish, failure: &Failure) {
+        if failure.is_noted() {
+            self.note(wish, failure.detail());
+        }
+    }
+
+    /// The log says who was refused what, if that is somebody who is known.
+    fn note(&mut self, wish: &Wish, why: &str) {
+        let Some(who) = wish.who(self.manager.state()) else { return };
+        let is_new = self.manager.handle_note(self.clock.now(), who, &wish.what, &format!("refused: {why}"));
+        if let (By::Key(node), true) = (wish.by, is_new) {
+            self.tell(node, "refused", true, why.to_owned());
         }
     }
 
@@ -108,12 +137,14 @@ impl Core<'_> {
     fn said(&mut self, node: NodeId, said: FromNode) {
         match said {
             FromNode::Report(mut report) => {
-                // Who is not known is what its certificate says, whatever it says itself.
-                if self.manager.state().joined(node).is_none()
-                    && let Said::Inventory { identity: said, .. } = &mut report.said
-                    && let Some(certified) = self.nodes.certificate(node).and_then(identity)
-                {
-                    *said = certified;
+                if let Said::Inventory { identity: said, .. } = &mut report.said {
+                    let certified = self.nodes.certificate(node).and_then(identity);
+                    said.issued = certified.as_ref().map(|it| it.issued).unwrap_or_default();
+                    // Who is not known is what its certificate says, whatever it says itself.
+                    if let Some(certified) = certified.filter(|_| self.manager.state().joined(node).is_none())
+                    {
+                        *said = certified;
+                    }
                 }
                 self.manager.handle_report(self.clock.now(), node, &report);
             }
@@ -153,8 +184,11 @@ impl Core<'_> {
         match effect {
             Effect::Append { first, entries } => self.append(first, &entries)?,
             Effect::Answer { ticket, reply } => {
-                if let Some(answer) = self.waiting.remove(&ticket) {
-                    let done = reply.map(|reply| self.done(reply)).map_err(Into::into);
+                if let Some((wish, answer)) = self.waiting.remove(&ticket) {
+                    let done = reply.map(|reply| self.done(reply)).map_err(Failure::from);
+                    if let Err(failure) = &done {
+                        self.note_failure(&wish, failure);
+                    }
                     // Whoever has gone hears nothing.
                     let _ = answer.send(done);
                 }
@@ -163,8 +197,13 @@ impl Core<'_> {
                 self.send(node, ToNode::Greet { epoch });
                 self.nodes.certify_again(node);
             }
+            Effect::Recall { node, epoch } => self.send(node, ToNode::Recall { epoch }),
             Effect::TellLender { node, epoch, orders } => self.send(node, ToNode::Lender { epoch, orders }),
             Effect::TellBorrower { node, id, presets } => self.tell_borrower(node, id, presets),
+            Effect::TellRails { nodes, rails } => {
+                self.rails_told += rails.len() as u64;
+                nodes.into_iter().for_each(|node| self.nodes.hint(node, ToNode::Rails(rails.clone())));
+            }
             Effect::Event(event) => self.event(event),
         }
         Ok(())
@@ -182,12 +221,18 @@ impl Core<'_> {
             self.has_begun = true;
             self.store.has_begun()?;
         }
-        self.has_removed |= entries.iter().any(|entry| matches!(entry.change, Change::NodeRemoved { .. }));
+        let removes =
+            |entry: &Entry| matches!(entry.change, Change::NodeRemoved { .. } | Change::NodeDisplaced { .. });
+        self.has_removed |= entries.iter().any(removes);
         self.has_members |= entries.iter().any(|entry| {
-            use Change::{GroupsSet, NodeAdopted, NodeJoined, NodeRemoved};
+            use Change::{GroupsSet, NodeAdopted, NodeDisplaced, NodeJoined, NodeRemoved};
             matches!(
                 entry.change,
-                NodeRemoved { .. } | GroupsSet { .. } | NodeJoined { .. } | NodeAdopted { .. }
+                NodeRemoved { .. }
+                    | NodeDisplaced { .. }
+                    | GroupsSet { .. }
+                    | NodeJoined { .. }
+                    | NodeAdopted { .. }
             )
         });
         self.manager.handle_durable(first + entries.len() as u64 - 1);
@@ -230,6 +275,7 @@ impl Core<'_> {
         }
         let state = self.manager.state();
         let revoked: Vec<NodeId> = state.nodes().filter(|node| !node.is_joined()).map(|it| it.id).collect();
+        let mut refused = Vec::new();
         for node in due {
             let Some(of) = self.manager.state().joined(node) else { continue };
             match self.authority.certify(of, now) {
@@ -238,8 +284,13 @@ impl Core<'_> {
                     self.send(node, ToNode::Member { certificate, revoked: revoked.clone() });
                     self.nodes.has_certificate(node, now);
                 }
-                Err(error) => self.tell(node, "certificate", true, error.to_string()),
+                Err(error) => refused.push((node, error.to_string())),
             }
+        }
+        for (node, why) in refused {
+            // Not with each turn, but when the next one is due.
+            self.nodes.has_certificate(node, now);
+            self.note(&Wish { by: By::Key(node), what: "have another certificate".to_owned() }, &why);
         }
     }
 
@@ -267,6 +318,21 @@ impl Core<'_> {
             Event::Reachable(node) => self.tell(node, "reachable", false, "it is heard".to_owned()),
             Event::Silent(node) => self.tell(node, "silent", true, "it is not heard any more".to_owned()),
             Event::Alarm { node, alarm } => self.tell(node, "alarm", true, alarm.to_string()),
+            Event::RailDead { rail, by } => {
+                let by: Vec<String> = by.into_iter().map(|it| node_name(self.manager.state(), it)).collect();
+                let (number, why, by) = (rail.rail, rail.cause.text(), by.join(", "));
+                let text =
+                    format!("its rail {number} seems to be dead, since {why}, as {by} says: all use others");
+                self.tell(rail.node, "rail-dead", true, text);
+            }
+            Event::RailBack { node, rail } => {
+                self.tell(
+                    node,
+                    "rail-back",
+                    false,
+                    format!("nobody says any more that its rail {rail} is dead"),
+                );
+            }
         }
     }
 

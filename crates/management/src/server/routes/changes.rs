@@ -15,7 +15,7 @@ use manager::model::{FunctionName, GROUPS_PER_NODE_MAX, Groups, Name, OnSilence,
 use super::asked::{Bearer, Condition, Document, Named, Naming, Pairs, Terms};
 use super::documents::read_on_silence;
 use crate::server::App;
-use crate::server::core::{Done, View};
+use crate::server::core::{By, Done, View, Wish};
 use crate::server::problem::Failure;
 use crate::server::slots;
 use crate::shapes::{Assign, Changed, Limits, Problem, SetGroups};
@@ -44,16 +44,18 @@ pub(super) fn changed(done: &Done) -> Changed {
     }
 }
 
-/// Asks for a change, by whoever has this token.
+/// Asks for a change, which is `what` in words, by whoever has this token.
 pub(super) async fn change(
     app: &App,
     token: TokenHash,
     terms: Terms,
     needed: Role,
+    what: String,
     command: impl FnOnce(&View<'_>) -> Result<Command, Failure> + Send + 'static,
 ) -> Result<Done, Failure> {
+    let wish = Wish { by: By::Token(token), what };
     app.core
-        .ask(move |view| {
+        .ask(wish, move |view| {
             // Who may not ask does not learn what there is.
             view.authenticate(token, needed)?;
             let command = command(view)?;
@@ -93,8 +95,9 @@ pub(super) async fn remove_node(
     Named(node): Named<Name>,
     terms: Terms,
 ) -> Answered {
+    let what = format!("remove node {node}");
     let command = move |_: &View<'_>| Ok(Command::RemoveNode { node });
-    Ok(answered(&change(&app, token, terms, Role::Administrator, command).await?))
+    Ok(answered(&change(&app, token, terms, Role::Administrator, what, command).await?))
 }
 
 /// A node may enter these groups; what it has in others ends.
@@ -113,8 +116,9 @@ pub(super) async fn set_groups(
     Document(said): Document<SetGroups>,
 ) -> Answered {
     let groups = groups(said.groups)?;
+    let what = format!("set groups of {node}");
     let command = move |_: &View<'_>| Ok(Command::SetGroups { node, groups });
-    Ok(answered(&change(&app, token, terms, Role::Administrator, command).await?))
+    Ok(answered(&change(&app, token, terms, Role::Administrator, what, command).await?))
 }
 
 /// A function shall be in a slot.
@@ -144,11 +148,12 @@ pub(super) async fn assign(
         Some(text) => read_on_silence(text)
             .ok_or_else(|| Failure::malformed("`on_silence` is `hold(SECONDS)` or `remove`"))?,
     };
+    let what = format!("assign {function} to {}", said.slot);
     let command = move |view: &View<'_>| {
         let place = slots::find(view, &said.slot)?;
         Ok(Command::Assign { function, domain: place.domain, slot: place.slot, group, on_silence })
     };
-    Ok(answered(&change(&app, token, terms, Role::Operator, command).await?))
+    Ok(answered(&change(&app, token, terms, Role::Operator, what, command).await?))
 }
 
 /// A function shall be taken back.
@@ -170,8 +175,9 @@ pub(super) async fn unassign(
     pairs: Pairs,
 ) -> Answered {
     let force = pairs.flag("force")?;
+    let what = format!("unassign {function}{}", if force { " by force" } else { "" });
     let command = move |_: &View<'_>| Ok(Command::Unassign { function, force });
-    Ok(answered(&change(&app, token, terms, Role::Operator, command).await?))
+    Ok(answered(&change(&app, token, terms, Role::Operator, what, command).await?))
 }
 
 /// A function may do so much in a second, whoever has it.
@@ -203,8 +209,9 @@ pub(super) async fn set_limits(
     };
     let (iops, bytes_per_s) = (limit("iops", said.iops)?, limit("bytes_per_s", said.bytes_per_s)?);
     let limits = manager::model::Limits { iops, bytes_per_s };
+    let what = format!("limit {function}");
     let command = move |_: &View<'_>| Ok(Command::SetLimits { function, limits });
-    Ok(answered(&change(&app, token, terms, Role::Operator, command).await?))
+    Ok(answered(&change(&app, token, terms, Role::Operator, what, command).await?))
 }
 
 /// After a restore: all there is was heard.
@@ -222,6 +229,7 @@ pub(super) async fn end_restore(
     pairs: Pairs,
 ) -> Answered {
     let (terms, anyway) = (terms.without_version()?, pairs.flag("anyway")?);
+    let what = "end the restore".to_owned();
     let command = move |_: &View<'_>| Ok(Command::EndRestore { anyway });
-    Ok(answered(&change(&app, token, terms, Role::Administrator, command).await?))
+    Ok(answered(&change(&app, token, terms, Role::Administrator, what, command).await?))
 }

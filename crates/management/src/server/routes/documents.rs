@@ -1,16 +1,20 @@
 //! What is so, as documents, and the lists of them.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use manager::entry::{Answer, Change, Who};
+use manager::entry::{Answer, Change, News, Who};
 use manager::model::{self, FunctionName, Loan as Assigned, Membership, Name, OnSilence, Place};
+use manager::report::RailCause;
 use manager::state::{Record, State};
 
 use super::page::{Filters, Row};
 use crate::server::core::View;
 use crate::server::problem::Failure;
 use crate::server::slots;
-use crate::shapes::{ApiToken, Audit, Domain, Function, JoinToken, Limits, Loan, Node, Rail, Slot};
+use crate::shapes::{
+    ApiToken, Audit, Domain, Function, JoinToken, Limits, Loan, Node, Rail, RailVerdict, Slot, Switch,
+};
 use crate::wire::{DomainSaid, SlotSaid};
 
 /// How far a function is.
@@ -62,7 +66,18 @@ pub(super) fn node(view: &View<'_>, node: &model::Node) -> Node {
     let alarms = view.manager.alarms(node.id).map(ToString::to_string);
     let alarms = connection.and_then(|it| it.clock.clone()).into_iter().chain(alarms).collect();
     let rails = known.map(|known| &known.about.rails[..]).unwrap_or_default().iter();
+    let verdict = |rail| {
+        let (verdict, by) = view.manager.dead_rail(node.id, rail)?;
+        let cause = match verdict.cause {
+            RailCause::Silence => "silence",
+            RailCause::Carrier => "carrier",
+        };
+        let by = by.into_iter().map(|it| node_name(view.state(), it)).collect();
+        Some(RailVerdict { cause: cause.to_owned(), since: verdict.since.to_string(), by })
+    };
     let rails = rails.map(|rail| Rail {
+        rail: rail.rail.get(),
+        verdict: verdict(rail.rail),
         name: rail.name.clone(),
         medium: rail.medium.clone(),
         address: rail.address.clone(),
@@ -153,7 +168,12 @@ fn audit(state: &State, record: &Record) -> Audit {
     let result = match entry.request.as_ref().map(|request| &request.answer) {
         Some(Answer::Function { generation, .. }) => format!("done: generation {generation}"),
         Some(Answer::Joined { block, .. }) => format!("done: domains {}/{}", block.base(), block.len()),
-        Some(Answer::Done | Answer::Limits { .. }) | None => "done".to_owned(),
+        Some(Answer::Done | Answer::Limits { .. }) => "done".to_owned(),
+        None => match &entry.change {
+            Change::Noted { result, count: 0..=1, .. } => result.clone(),
+            Change::Noted { result, count, .. } => format!("{result} ({count} times more)"),
+            _ => "done".to_owned(),
+        },
     };
     Audit {
         index: record.index.to_string(),
@@ -176,7 +196,10 @@ fn what(state: &State, change: &Change) -> String {
         Change::JoinTokenMade { token } => format!("make join token {}", token.hash),
         Change::JoinTokenRemoved { hash } => format!("remove join token {hash}"),
         Change::NodeJoined { id, name, .. } => format!("join as {name} ({id})"),
-        Change::NodeAdopted { node } => format!("adopt {} ({})", node.name, node.id),
+        Change::NodeAdopted { node, .. } => format!("take in {} ({}) by its certificate", node.name, node.id),
+        Change::NodeDisplaced { id } => {
+            format!("remove node {} again, which was removed before the restore", node_name(state, *id))
+        }
         Change::NodeRemoved { id, .. } => format!("remove node {}", node_name(state, *id)),
         Change::GroupsSet { id, groups } => {
             let groups: Vec<String> = groups.iter().map(|group| group.to_string()).collect();
@@ -192,11 +215,25 @@ fn what(state: &State, change: &Change) -> String {
             let (iops, bytes) = (number(limits.iops), number(limits.bytes_per_s));
             format!("limit {} to {iops} commands and {bytes} bytes a second", function(*key))
         }
-        Change::Reported { id, .. } => format!("report of {}", node_name(state, *id)),
+        Change::Reported { id, news } => {
+            let said = news.iter().filter(|news| news.is_noteworthy()).filter_map(|news| {
+                let name = function(news.function(*id)?);
+                Some(match news {
+                    News::HeldOver { .. } => {
+                        format!("take {name} by force: its borrower was silent too long")
+                    }
+                    News::Displaced { .. } => format!("take {name} from its slot, where another one is"),
+                    _ => format!("know better who has {name}"),
+                })
+            });
+            said.collect::<Vec<_>>().join("; ")
+        }
+        Change::Noted { what, .. } => what.clone(),
     }
 }
 
-fn node_name(state: &State, id: base::ids::NodeId) -> String {
+/// What a node is called, or was.
+pub(in crate::server) fn node_name(state: &State, id: base::ids::NodeId) -> String {
     state.node(id).map_or_else(|| id.to_string(), |node| node.name.to_string())
 }
 
@@ -297,6 +334,54 @@ impl Row for Domain {
     }
 }
 
+impl Row for Switch {
+    fn key(&self) -> &str {
+        &self.switch
+    }
+
+    fn rows<'v>(
+        view: &'v View<'v>,
+        after: Option<&'v str>,
+        _: &'v Filters,
+    ) -> Box<dyn Iterator<Item = Self> + 'v> {
+        Box::new(
+            switches(view)
+                .into_values()
+                .filter(move |it| after.is_none_or(|after| it.switch.as_str() > after)),
+        )
+    }
+}
+
+/// Switches by their ids, as far as nodes of the fabric have said something of them.
+fn switches(view: &View<'_>) -> BTreeMap<String, Switch> {
+    let mut switches: BTreeMap<String, Switch> = BTreeMap::new();
+    for (id, about) in view.nodes.all() {
+        let Some(node) = view.state().joined(id) else { continue };
+        let is_reachable = view.manager.is_reachable(id);
+        for said in &about.switches {
+            let switch = said.node.to_string();
+            let known = switches.entry(switch.clone()).or_insert_with(|| Switch {
+                name: said.name.clone(),
+                switch,
+                state: "silent".to_owned(),
+                nodes: Vec::new(),
+                ports: Vec::new(),
+            });
+            if said.is_heard && is_reachable {
+                "heard".clone_into(&mut known.state);
+            }
+            known.nodes.extend(said.rails.iter().map(|rail| format!("{}/{rail}", node.name)));
+            known.ports.extend(said.ports.iter().cloned());
+            // Nodes say the same of it.
+            for list in [&mut known.nodes, &mut known.ports] {
+                list.sort_unstable();
+                list.dedup();
+            }
+        }
+    }
+    switches
+}
+
 impl Row for JoinToken {
     fn key(&self) -> &str {
         &self.hash
@@ -350,7 +435,7 @@ impl Row for Audit {
         _: &'v Filters,
     ) -> Box<dyn Iterator<Item = Self> + 'v> {
         let after = after.and_then(|after| after.parse::<u64>().ok()).unwrap_or(0);
-        let records = view.state().history().filter(move |record| record.index > after);
+        let records = view.state().audit(after);
         Box::new(records.map(|record| audit(view.state(), record)))
     }
 }

@@ -12,7 +12,9 @@ use super::documents;
 use super::page::page;
 use crate::server::App;
 use crate::server::problem::Failure;
-use crate::shapes::{ApiToken, Audit, Domain, Fabric, Function, JoinToken, Loan, Node, Page, Problem};
+use crate::shapes::{
+    ApiToken, Audit, Domain, Fabric, Function, JoinToken, Loan, Node, Page, Problem, Switch,
+};
 use crate::texts::NameText;
 
 type Listed<T> = Result<Json<Page<T>>, Failure>;
@@ -61,6 +63,10 @@ list!(
     domains, Domain, "/v1/domains", "domains"
 );
 list!(
+    /// Switches that nodes hear, or have heard.
+    switches, Switch, "/v1/switches", "nodes"
+);
+list!(
     /// Functions that are in slots, or are being taken from them.
     loans, Loan, "/v1/loans", "functions"
 );
@@ -73,7 +79,8 @@ list!(
     api_tokens, ApiToken, "/v1/tokens", "tokens"
 );
 list!(
-    /// What clients have asked for and was done: the last 65,536 of it.
+    /// What clients have asked for and was done, the last 65,536 of it; what was refused, and what nodes have caused, the
+    /// last 4096 of that.
     audit, Audit, "/v1/audit", "fabric"
 );
 

@@ -26,7 +26,7 @@ use utoipa::{Modify, OpenApi};
 
 use super::App;
 use super::problem::{Failure, Kind};
-pub(super) use documents::state_of;
+pub(super) use documents::{node_name, state_of};
 
 /// The longest document that a client may send.
 const BODY_MAX: usize = 64 << 10;
@@ -46,6 +46,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/v1/functions/{node}/{function}/limits", put(changes::set_limits))
         .route("/v1/domains", get(lists::domains))
         .route("/v1/domains/{node}/{domain}", get(lists::domain))
+        .route("/v1/switches", get(lists::switches))
         .route("/v1/loans", get(lists::loans))
         .route("/v1/loans/{node}/{function}", get(lists::loan))
         .route("/v1/join-tokens", get(lists::join_tokens).post(tokens::make_join_token))
@@ -88,7 +89,8 @@ async fn answer_in_time(State(app): State<Arc<App>>, request: Request, next: Nex
     info(title = "Causeway manager", version = "1", description = "Who may use what, at run time."),
     paths(
         lists::fabric, lists::nodes, lists::node, lists::functions, lists::function, lists::domains, lists::domain,
-        lists::loans, lists::loan, lists::join_tokens, lists::api_tokens, lists::audit, changes::remove_node,
+        lists::switches, lists::loans, lists::loan, lists::join_tokens, lists::api_tokens, lists::audit,
+        changes::remove_node,
         changes::set_groups, changes::assign, changes::unassign, changes::set_limits, changes::end_restore,
         tokens::make_join_token, tokens::remove_join_token, tokens::make_api_token, tokens::remove_api_token, follow::events, follow::backup,
         follow::metrics, follow::health, node::introduce, node::join, super::agent::agent,

@@ -14,7 +14,7 @@ use super::documents::name;
 use crate::keys::{is_proof, node_id, public, random, shared};
 use crate::server::App;
 use crate::server::agent::clocks_differ;
-use crate::server::core::View;
+use crate::server::core::{By, View, Wish};
 use crate::server::problem::{Failure, Kind};
 use crate::shapes::{Introduction, Join, Joined, Problem, join_text};
 
@@ -49,7 +49,8 @@ pub(super) async fn join(
         None => {
             let (who, command) = (Asker::Joiner(token), Command::Join { id, name: name.clone(), key });
             let asked = Asked { request: RequestId(random()), who, if_version: None, command };
-            let done = core.ask(move |_| Ok(asked)).await?;
+            let wish = Wish { by: By::JoinToken(token), what: format!("join as {name} ({id})") };
+            let done = core.ask(wish, move |_| Ok(asked)).await?;
             let Answer::Joined { block, groups, .. } = done.reply.answer else {
                 return Err(Failure::new(Kind::Internal, "a node has joined and was answered otherwise"));
             };

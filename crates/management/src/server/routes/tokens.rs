@@ -55,7 +55,8 @@ pub(super) async fn make_join_token(
         let expires = before.unwrap_or_else(|| view.now.plus_s(seconds));
         Ok(Command::MakeJoinToken { hash, expires, groups, domains })
     };
-    change(&app, who, terms, Role::Administrator, command).await?;
+    let what = "make a join token".to_owned();
+    change(&app, who, terms, Role::Administrator, what, command).await?;
     let word = JoinToken { urls: app.urls.clone(), authority: app.authority.fingerprint(), token };
     let word = word.reveal().map_err(|_| {
         Failure::new(
@@ -81,8 +82,9 @@ pub(super) async fn remove_join_token(
     terms: Terms,
 ) -> Result<Json<Changed>, Failure> {
     let terms = terms.without_version()?;
+    let what = format!("remove join token {hash}");
     let command = move |_: &View<'_>| Ok(Command::RemoveJoinToken { hash });
-    Ok(Json(changed(&change(&app, who, terms, Role::Administrator, command).await?)))
+    Ok(Json(changed(&change(&app, who, terms, Role::Administrator, what, command).await?)))
 }
 
 /// Somebody may use the interface with a new token.
@@ -102,8 +104,9 @@ pub(super) async fn make_api_token(
     let token = token(&app, who, terms);
     let (name, hash, role) = (name(&said.name)?, token.hash(), role(&said.role)?);
     let replace = said.replace.unwrap_or(false);
+    let what = format!("make token {name} {}", role.text());
     let command = move |_: &View<'_>| Ok(Command::SetApiToken { name, hash, role, replace });
-    change(&app, who, terms, Role::Administrator, command).await?;
+    change(&app, who, terms, Role::Administrator, what, command).await?;
     let made = MadeToken { version: 1, token: token.reveal(), hash: hash.to_string() };
     Ok((StatusCode::CREATED, Json(made)))
 }
@@ -123,8 +126,9 @@ pub(super) async fn remove_api_token(
     terms: Terms,
 ) -> Result<Json<Changed>, Failure> {
     let terms = terms.without_version()?;
+    let what = format!("remove token {name}");
     let command = move |_: &View<'_>| Ok(Command::RemoveApiToken { name });
-    Ok(Json(changed(&change(&app, who, terms, Role::Administrator, command).await?)))
+    Ok(Json(changed(&change(&app, who, terms, Role::Administrator, what, command).await?)))
 }
 
 fn role(text: &str) -> Result<Role, Failure> {

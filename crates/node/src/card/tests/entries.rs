@@ -1,6 +1,6 @@
 //! A function that is managed, beside one that is not.
 
-use link::{Applied, Assignment, Entry, Holder, Possession};
+use link::{Applied, Assignment, Entry, Holder, Members, Possession};
 
 use super::coming::{both, is_ready_at, write, written};
 use super::*;
@@ -84,4 +84,41 @@ fn a_generation_that_nobody_knows_is_seen() {
     ends[0].card.set_entry(now, 0, entry(3, Holder::Assigned(place())));
     let is_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0);
     assert!(run(&mut now, &mut ends, Duration::from_secs(3), is_ready));
+}
+
+/// Who was removed from the fabric has nothing any more, be it here or away: what it had by a line is free at once, and
+/// nothing is kept for it.
+#[test]
+fn what_a_removed_node_had_by_a_line_is_free_at_once() {
+    let members = |gone: u64| Members {
+        fabric: [7; 16],
+        authority: [0; 32],
+        certificate: Box::default(),
+        revoked: [NodeKey::numbered(gone).id()].into(),
+        only_members: false,
+        assigned: Box::default(),
+        clock_ahead_ms: 0,
+    };
+    let freed = |events: &[CardEvent]| {
+        let is_free = |event: &&CardEvent| matches!(event, CardEvent::Tenant(_, tenancy) if !tenancy.is_held);
+        events.iter().filter(is_free).count()
+    };
+    for is_here in [true, false] {
+        let arena = Arena::default();
+        let (lends, borrows) = both();
+        let mut now = Instant::ZERO;
+        let mut ends = [End::new(&arena, lends), End::new(&arena, borrows)];
+        if is_here {
+            let are_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0) && is_ready_at(card, 1);
+            assert!(run(&mut now, &mut ends, Duration::from_secs(1), are_ready));
+        }
+        ends[0].card.set_members(now, Some(members(9)));
+        let _ = ends[0].turn(now);
+        assert_eq!(freed(&ends[0].events), 0, "another one was removed");
+        ends[0].card.set_members(now, Some(members(2)));
+        let _ = ends[0].turn(now);
+        // Of an earlier life one of the two is kept for it.
+        assert_eq!(freed(&ends[0].events), if is_here { 2 } else { 1 }, "it is here: {is_here}");
+        assert!([0, 1].iter().all(|loan| ends[0].card.loans[*loan].tenant().is_none()));
+    }
 }

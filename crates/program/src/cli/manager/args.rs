@@ -98,6 +98,10 @@ pub enum ManagerCommand {
         /// The manager's configuration file
         #[arg(long, value_name = "M.toml")]
         config: PathBuf,
+        /// Take nodes in also by certificates whose time is over, or has not come: after the manager was away for more
+        /// than 30 days, or had a wrong clock. Whoever shows one still has to prove its key
+        #[arg(long)]
+        any_time: bool,
     },
     /// End what a restore has begun: lenders that were not heard until now are believed when they are, and nothing of
     /// theirs is assigned before
@@ -220,6 +224,20 @@ pub struct NamedArgs {
     /// Its name
     #[arg(value_name = "NAME")]
     pub name: Name,
+    /// As whom to ask.
+    #[command(flatten)]
+    pub asker: Asker,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// One switch, by what it calls itself or by its id.
+#[derive(Debug, Args)]
+pub struct SwitchNamedArgs {
+    /// Its name, or its id where several have that
+    #[arg(value_name = "NAME|ID")]
+    pub name: String,
     /// As whom to ask.
     #[command(flatten)]
     pub asker: Asker,
@@ -503,6 +521,10 @@ mod tests {
             "manager backup b --manager m.toml",
             "manager restore b --config M.toml",
             "manager rebuild --config M.toml",
+            "manager rebuild --config M.toml --any-time",
+            "switch --config S.toml",
+            "switch list --filter state=heard -o json",
+            "switch show middle",
             "manager end-restore --anyway",
             "manager show -o json",
             "assign store/nvme0 vm1/disk0",
@@ -566,6 +588,9 @@ mod tests {
             "unassign store/nvme0 --wait 86401",
             "node",
             "node list --config N.toml",
+            "switch",
+            "switch --config S.toml list",
+            "switch show",
             "node --config N.toml list",
             "node groups store",
             "node groups store 0",

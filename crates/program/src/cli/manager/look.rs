@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 
 use management::client::Target;
-use management::shapes::{Domain, Fabric, Function, Node};
+use management::shapes::{Domain, Fabric, Function, Node, Switch};
 use manager::model::{Name, nearest_text};
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::args::{Asker, ListArgs, NamedArgs, OfNodeArgs};
+use super::args::{Asker, ListArgs, NamedArgs, OfNodeArgs, SwitchNamedArgs};
 use super::rows::{Device, DomainSlot, NodeRail, Row, Whole, render, render_whole};
 use super::{Session, filtered, target_of};
 use crate::cli::run::{print, print_json};
 use crate::cli::{Output, OutputArgs};
 use crate::exit::Failure;
+use crate::status::shown;
 
 /// Of documents that are printed.
 const VERSION: u32 = 1;
@@ -67,6 +68,38 @@ pub(in crate::cli) fn show_device(args: &NamedArgs) -> Result<(), Failure> {
     print_whole(&Device { node: node.name, functions }, args.output)
 }
 
+/// `causeway switch list`.
+pub(in crate::cli) fn switches(args: &ListArgs) -> Result<(), Failure> {
+    list::<Switch>(args, &["switches"])
+}
+
+/// `causeway switch show`.
+pub(in crate::cli) fn show_switch(args: &SwitchNamedArgs) -> Result<(), Failure> {
+    let all: Vec<Switch> = Session::open(&args.asker)?.list(&Target::new(["switches"]))?;
+    print_whole(one_switch(&all, &args.name)?, args.output)
+}
+
+/// The switch of this id, or the only one of this name.
+fn one_switch<'a>(all: &'a [Switch], name: &str) -> Result<&'a Switch, Failure> {
+    let called: Vec<&Switch> = all.iter().filter(|it| it.name == name || it.switch == name).collect();
+    match called[..] {
+        [one] => Ok(one),
+        [] => {
+            let meant = nearest_text(name, all.iter().map(|it| it.name.as_str()));
+            let meant = meant.map(|meant| format!("; did you mean `{}`?", shown(meant))).unwrap_or_default();
+            let name = name.escape_debug();
+            Err(Failure::refused(format_args!("no node has said of a switch `{name}`{meant}")))
+        }
+        ref several => {
+            let ids: Vec<&str> = several.iter().map(|it| it.switch.as_str()).collect();
+            let (name, ids) = (name.escape_debug(), ids.join(", "));
+            Err(Failure::refused(format_args!(
+                "several switches call themselves `{name}`: say which one, {ids}"
+            )))
+        }
+    }
+}
+
 /// `causeway slot list`.
 pub(super) fn slots(args: &ListArgs) -> Result<(), Failure> {
     let domains: Vec<Domain> = Session::open(&args.asker)?.list(&Target::new(["domains"]))?;
@@ -85,7 +118,7 @@ pub(super) fn rails(args: &ListArgs) -> Result<(), Failure> {
         let name = it.name;
         it.rails.into_iter().map(move |rail| NodeRail { node: name.clone(), rail })
     };
-    let fields = &["node", "name", "medium", "address", "is_up"];
+    let fields = &["node", "name", "rail", "medium", "address", "is_up", "verdict"];
     print_rows(&chosen(nodes.into_iter().flat_map(of), &args.filter, fields)?, args.output)
 }
 
@@ -171,7 +204,10 @@ mod tests {
 
     fn rail(node: &str, is_up: bool) -> NodeRail {
         let (name, medium, address) = ("rail0".to_owned(), "udp".to_owned(), "10.0.0.1:7411".to_owned());
-        NodeRail { node: node.to_owned(), rail: Rail { name, medium, address, is_up } }
+        NodeRail {
+            node: node.to_owned(),
+            rail: Rail { name, rail: 0, medium, address, is_up, verdict: None },
+        }
     }
 
     fn filter(text: &str) -> Vec<(String, String)> {
@@ -184,11 +220,27 @@ mod tests {
         let text = serde_json::to_string(&Rows(&[rail("desk", true)])).unwrap();
         assert_eq!(
             text,
-            r#"{"version":1,"rails":[{"node":"desk","name":"rail0","medium":"udp","address":"10.0.0.1:7411","is_up":true}]}"#
+            r#"{"version":1,"rails":[{"node":"desk","name":"rail0","rail":0,"medium":"udp","address":"10.0.0.1:7411","is_up":true}]}"#
         );
         let it = Device { node: "store".to_owned(), functions: Vec::new() };
         let text = serde_json::to_string(&Document { version: VERSION, it: &it }).unwrap();
         assert_eq!(text, r#"{"version":1,"node":"store","functions":[]}"#);
+    }
+
+    #[test]
+    fn a_switch_is_found_by_its_name_or_by_its_id() {
+        let switch = |name: &str, id: &str| Switch {
+            name: name.to_owned(),
+            switch: id.to_owned(),
+            state: "heard".to_owned(),
+            nodes: Vec::new(),
+            ports: Vec::new(),
+        };
+        let all = [switch("middle", "0a"), switch("edge", "0b"), switch("edge", "0c")];
+        let found = |name: &str| one_switch(&all, name).map(|it| it.switch.as_str());
+        assert_eq!((found("middle").unwrap(), found("0c").unwrap()), ("0a", "0c"));
+        assert!(found("edge").unwrap_err().message().ends_with("which one, 0b, 0c"));
+        assert!(found("midle").unwrap_err().message().ends_with("did you mean `middle`?"));
     }
 
     #[test]

@@ -12,10 +12,11 @@ mod tokens;
 pub use args::{
     Asker, AssignArgs, BackupArgs, DomainCommand, FabricCommand, FunctionCommand, InitArgs, JoinTokenCommand,
     LimitFunctionArgs, ListArgs, LoanCommand, ManagerArgs, ManagerCommand, NamedArgs, NodeCommand,
-    OfNodeArgs, RailCommand, RestoreArgs, RoleName, SlotCommand, TokenCommand, UnassignArgs, WaitArgs,
+    OfNodeArgs, RailCommand, RestoreArgs, RoleName, SlotCommand, SwitchNamedArgs, TokenCommand, UnassignArgs,
+    WaitArgs,
 };
 pub(super) use events::follow;
-pub(super) use look::{devices, show_device};
+pub(super) use look::{devices, show_device, show_switch, switches};
 pub(crate) use tokens::new_to_join;
 
 use management::client::Target;
@@ -76,7 +77,7 @@ fn manager(args: &ManagerArgs) -> Result<(), Failure> {
     match (&args.command, &args.config) {
         (Some(ManagerCommand::Backup(args)), _) => back_up(args),
         (Some(ManagerCommand::Restore(args)), _) => roles::restore(args),
-        (Some(ManagerCommand::Rebuild { config }), _) => roles::rebuild(config),
+        (Some(ManagerCommand::Rebuild { config, any_time }), _) => roles::rebuild(config, *any_time),
         (Some(ManagerCommand::EndRestore { anyway, asker }), _) => change::end_restore(asker, *anyway),
         (Some(ManagerCommand::Show { asker, output }), _) => look::fabric(asker, *output),
         (None, Some(config)) => roles::manager(config, args.end_with),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use management::shapes::{
-    ApiToken, Audit, Domain, Fabric, Function, JoinToken, Limits, Loan, Node, Rail, Slot,
+    ApiToken, Audit, Domain, Fabric, Function, JoinToken, Limits, Loan, Node, Rail, RailVerdict, Slot, Switch,
 };
 use serde::Serialize;
 
@@ -102,15 +102,23 @@ impl Whole for Node {
 
     fn tables(&self, text: &mut String) {
         let row = |rail: &Rail| {
-            vec![rail.name.clone(), rail.medium.clone(), rail.address.clone(), carrier(rail).to_owned()]
+            let (name, medium, address) = (&rail.name, &rail.medium, &rail.address);
+            vec![name.clone(), medium.clone(), address.clone(), carrier(rail).to_owned(), verdict(rail)]
         };
         let rows: Vec<_> = self.rails.iter().map(row).collect();
-        table(text, &["RAIL", "MEDIUM", "ADDRESS", "STATE"], &rows);
+        table(text, &["RAIL", "MEDIUM", "ADDRESS", "STATE", "VERDICT"], &rows);
     }
 }
 
 fn carrier(rail: &Rail) -> &'static str {
     if rail.is_up { "up" } else { "down" }
+}
+
+/// Why the rail seems to be dead, if it does.
+fn verdict(rail: &Rail) -> String {
+    let said =
+        |it: &RailVerdict| format!("dead since {} ({}, says {})", it.since, it.cause, it.by.join(", "));
+    rail.verdict.as_ref().map(said).unwrap_or_default()
 }
 
 impl Row for Function {
@@ -248,7 +256,7 @@ impl Row for DomainSlot {
 
 impl Row for NodeRail {
     const PLURAL: &'static str = "rails";
-    const HEADING: &'static [&'static str] = &["NODE", "RAIL", "MEDIUM", "ADDRESS", "STATE"];
+    const HEADING: &'static [&'static str] = &["NODE", "RAIL", "MEDIUM", "ADDRESS", "STATE", "VERDICT"];
 
     fn cells(&self) -> Vec<String> {
         let rail = &self.rail;
@@ -258,6 +266,29 @@ impl Row for NodeRail {
             rail.medium.clone(),
             rail.address.clone(),
             carrier(rail).to_owned(),
+            verdict(rail),
+        ]
+    }
+}
+
+impl Row for Switch {
+    const PLURAL: &'static str = "switches";
+    const HEADING: &'static [&'static str] = &["SWITCH", "STATE", "NODES", "PORTS", "ID"];
+
+    fn cells(&self) -> Vec<String> {
+        let (nodes, ports) = (self.nodes.join(" "), self.ports.join(" "));
+        vec![shown(&self.name), self.state.clone(), nodes, ports, self.switch.clone()]
+    }
+}
+
+impl Whole for Switch {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("switch", shown(&self.name)),
+            ("id", self.switch.clone()),
+            ("state", self.state.clone()),
+            ("heard by", self.nodes.join(" ")),
+            ("ports", self.ports.join(" ")),
         ]
     }
 }

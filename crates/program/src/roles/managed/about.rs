@@ -1,7 +1,7 @@
 //! What the manager is told of a node, beside what it has decided.
 
 use io::agent::{Agent, Rail, View};
-use management::wire::{About, DomainSaid, RailSaid, SlotSaid};
+use management::wire::{About, DomainSaid, RailSaid, SlotSaid, SwitchSaid};
 use manager::model::{Kind, Name, Resource};
 
 use crate::control::SlotState;
@@ -19,13 +19,14 @@ pub(super) fn functions(view: &View<'_>) -> Vec<(u32, Name, Resource)> {
     function.collect()
 }
 
-/// Its rails, and its machines with their slots.
-pub(super) fn about(agent: &Agent, domains: &Domains) -> About {
+/// Its rails, its machines with their slots, and the switches that it hears.
+pub(super) fn about(agent: &Agent, domains: &Domains, switches: Vec<SwitchSaid>) -> About {
     let view = agent.view();
     let spec = view.spec();
     let rail = |rail: &Rail| {
         let local = rail.socket.local();
         RailSaid {
+            rail: rail.id,
             name: rail.name.clone(),
             medium: report::medium_of(local).to_owned(),
             address: local.to_string(),
@@ -45,7 +46,7 @@ pub(super) fn about(agent: &Agent, domains: &Domains) -> About {
         }
     }
     let addresses = lend::addresses_of(&spec.rails).to_string();
-    About { addresses, rails: spec.rails.iter().map(rail).collect(), domains: machines }
+    About { addresses, rails: spec.rails.iter().map(rail).collect(), domains: machines, switches }
 }
 
 /// As `status` has it.

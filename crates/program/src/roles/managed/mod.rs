@@ -5,7 +5,9 @@
 
 mod about;
 mod places;
+mod rails;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -13,18 +15,23 @@ use std::time::{Duration, Instant};
 
 use base::ids::{BASE32, DomainId, LoanGeneration, NodeId};
 use io::agent::{Agent, AgentEvent, LoanSpec};
+use io::discovery::Discovery;
 use io::event::Event;
+use management::authority;
 use management::keys;
 use management::session::{self, Heard, Session};
 use management::trust::authority_key_of;
 use management::wire::{About, EVENTS_MAX, FromNode, NodeEvent, ToNode};
-use manager::member::{Effect, Member, Row, Told};
+use manager::machine::RAILS_TOLD_MAX;
+use manager::member::{Effect, Kept, Member, Row, Told};
 use manager::model::WallTime;
 use manager::report::Holder;
-use node::{Address, Applied, Certificate, Entry, Limit, MAX_RAILS, Members, Possession};
+use node::{Address, Applied, Certificate, Entry, Limit, MAX_RAILS, Members, Notice, Possession};
 
 use self::places::Places;
+use self::rails::Rails;
 use super::domains::Domains;
+use super::neighbourhood;
 use crate::events::Recent;
 use crate::exit::Failure;
 use crate::state_dir::StateDir;
@@ -54,6 +61,8 @@ pub(super) struct Managed {
     is_connected: bool,
     /// What its slots shall hold.
     places: Places,
+    /// Rails that it finds dead.
+    rails: Rails,
     /// What was said of the node last.
     about: Option<About>,
     recent: Recent,
@@ -65,6 +74,10 @@ pub(super) struct Managed {
     reports_at: Instant,
     /// Something could not be kept: when that is tried again.
     anew_at: Option<Instant>,
+    /// The same of the certificate.
+    certify_at: Option<Instant>,
+    /// Of whom the card knows that they have to show a certificate.
+    assigned: BTreeSet<NodeId>,
 }
 
 /// What of the node it acts on.
@@ -72,6 +85,7 @@ pub(super) struct Hands<'a> {
     pub(super) agent: &'a mut Agent,
     pub(super) domains: &'a mut Domains,
     pub(super) state: &'a StateDir,
+    pub(super) discovery: &'a mut Discovery,
 }
 
 impl Managed {
@@ -103,6 +117,7 @@ impl Managed {
         let session = session.map_err(|error| Failure::io("cannot speak to the manager", &error))?;
         let kept = state.managed()?;
         let places = Places::new(kept.presets(), &state.placed()?);
+        let assigned = assigned(&kept);
         let now = Instant::now();
         Ok(Some(Self {
             membership,
@@ -114,6 +129,7 @@ impl Managed {
             session,
             is_connected: false,
             places,
+            rails: Rails::default(),
             about: None,
             recent: Recent::of_process(),
             next_event: 1,
@@ -121,6 +137,8 @@ impl Managed {
             follows_at: Some(now),
             reports_at: now + INVENTORY,
             anew_at: None,
+            certify_at: None,
+            assigned,
         }))
     }
 
@@ -183,6 +201,12 @@ impl Managed {
         }
     }
 
+    /// This node has found out that a rail seems to have failed: the manager hears of it at once.
+    pub(super) fn note_rail(&mut self, notice: Notice) {
+        self.rails.note(Instant::now(), notice);
+        self.member.set_rails(self.rails.said());
+    }
+
     /// Hears the manager and does what comes of it.
     pub(super) fn turn(&mut self, hands: &mut Hands<'_>) {
         while let Some(heard) = self.session.take() {
@@ -195,6 +219,11 @@ impl Managed {
             self.tell_about(hands);
             self.tell_events();
             self.look_at_clock(hands.agent);
+            if self.certify_at.is_some_and(|at| at <= now) {
+                self.certify_at = keep_certified(hands.state, &self.certified, now);
+            }
+            self.rails.look(now, hands.agent);
+            self.member.set_rails(self.rails.said());
         }
         if self.reports_at <= now {
             self.reports_at = now + INVENTORY;
@@ -222,6 +251,10 @@ impl Managed {
                 self.is_connected = false;
             }
             Heard::Told(ToNode::Greet { epoch }) => self.member.handle_told(&Told::Greet { epoch }),
+            Heard::Told(ToNode::Recall { epoch }) => {
+                self.member.set_revoked(self.certified.revoked.clone());
+                self.member.handle_told(&Told::Recall { epoch });
+            }
             Heard::Told(ToNode::Lender { epoch, orders }) => {
                 self.member.handle_told(&Told::Orders { epoch, orders });
             }
@@ -236,7 +269,12 @@ impl Managed {
                 self.follows_at = Some(Instant::now());
             }
             Heard::Told(ToNode::Member { certificate, revoked }) => {
+                let certificate = self.better(certificate);
                 self.certify(self.certified.renewed(certificate, revoked), hands);
+            }
+            Heard::Told(ToNode::Rails(rails)) => {
+                let rails = rails.into_iter().take(RAILS_TOLD_MAX);
+                rails.for_each(|rail| hands.agent.heed(rails::notice(rail)));
             }
             // The session does with these what there is to do.
             Heard::Told(ToNode::Challenge { .. } | ToNode::Refused { .. }) => {}
@@ -248,10 +286,8 @@ impl Managed {
         if certified == self.certified {
             return;
         }
-        if let Err(error) = hands.state.keep_certified(&certified) {
-            // It counts all the same, and is told again.
-            Event::DecisionUnkept { error: error.to_string() }.say();
-        }
+        // It counts all the same.
+        self.certify_at = keep_certified(hands.state, &certified, Instant::now());
         for node in certified.revoked.iter().filter(|node| !self.certified.revoked.contains(node)) {
             Event::NodeRemoved { node: node.to_string() }.say();
         }
@@ -259,7 +295,35 @@ impl Managed {
             shared.clone_from(&certified.certificate);
         }
         self.certified = certified;
-        if let Some(Err(error)) = self.members().map(|members| hands.agent.set_fabric(members)) {
+        self.tell_members(hands.agent);
+    }
+
+    /// The one of both certificates that counts: that of a manager with a wrong clock does not take the place of one
+    /// that is good.
+    fn better(&self, told: String) -> String {
+        let Some(authority) = authority_key_of(&self.membership.authority) else { return told };
+        let read = |text: &str| Certificate::read(&BASE32.decode(text.as_bytes()).ok()?, &authority);
+        let (present, new) = (read(&self.certified.certificate), read(&told));
+        match is_better(present.as_ref(), new.as_ref(), management::clock::wall()) {
+            Ok(()) => told,
+            Err(why) => {
+                Event::CertificateUnfit { why }.say();
+                self.certified.certificate.clone()
+            }
+        }
+    }
+
+    /// Others have something by the manager's word now, or this node has something of others.
+    fn look_at_members(&mut self, agent: &mut Agent) {
+        let assigned = assigned(self.member.kept());
+        if assigned != self.assigned {
+            self.assigned = assigned;
+            self.tell_members(agent);
+        }
+    }
+
+    fn tell_members(&self, agent: &mut Agent) {
+        if let Some(Err(error)) = self.members().map(|members| agent.set_fabric(members)) {
             Event::DecisionUnkept { error: error.to_string() }.say();
         }
     }
@@ -273,6 +337,7 @@ impl Managed {
             certificate: self.certificate().unwrap_or_default().into(),
             revoked: self.certified.revoked.clone().into(),
             only_members: self.only_members,
+            assigned: assigned(self.member.kept()).into_iter().collect(),
             clock_ahead_ms: 0,
         })
     }
@@ -315,8 +380,12 @@ impl Managed {
                         return;
                     }
                 },
-                Effect::Act { number, row } => self.act_by(number, row, hands.agent),
+                Effect::Act { number, row } => {
+                    self.look_at_members(hands.agent);
+                    self.act_by(number, row, hands.agent);
+                }
                 Effect::Plug => {
+                    self.look_at_members(hands.agent);
                     self.places.set(self.member.kept().presets());
                     self.follows_at = Some(Instant::now());
                 }
@@ -388,8 +457,9 @@ impl Managed {
         self.member.kept().row(number).limits.is_some()
     }
 
-    fn tell_about(&mut self, hands: &Hands<'_>) {
-        let about = about::about(hands.agent, hands.domains);
+    fn tell_about(&mut self, hands: &mut Hands<'_>) {
+        let switches = neighbourhood::switches(hands.agent, hands.discovery);
+        let about = about::about(hands.agent, hands.domains, switches);
         if self.is_connected
             && self.about.as_ref() != Some(&about)
             && self.session.say(FromNode::About(about.clone()))
@@ -418,18 +488,59 @@ impl Managed {
     }
 }
 
+/// Who has something of this node by its manager's word, and of whom this one has something by it.
+fn assigned(kept: &Kept) -> BTreeSet<NodeId> {
+    let borrower = |row: &Row| match row.holder {
+        Holder::Nobody => None,
+        Holder::Assigned(of) | Holder::Leaving { from: of, .. } => Some(of.borrower),
+    };
+    let lenders = kept.presets().iter().map(|preset| preset.function.node);
+    kept.rows.values().filter_map(borrower).chain(lenders).collect()
+}
+
 /// What is wrong with the times of a certificate of this node, in words with all of them.
 fn untimely(own: &Certificate, now: WallTime) -> Option<String> {
-    let (from, until) = (WallTime(own.not_before), WallTime(own.not_after));
-    let fault = match now {
-        now if now < from => format!("is good from {from} on only"),
-        now if now >= until => format!("was good until {until}"),
-        _ => return None,
-    };
+    let fault = authority::certificate::untimely(own, now)?;
     Some(format!(
-        "the certificate of this node {fault}, and its clock says {now}: other nodes of the fabric let in nothing new \
-         of it; set the clock if it is wrong, else see to it that the manager can be reached, which gives it another one"
+        "the certificate of this node {fault} by its clock: other nodes of the fabric let in nothing new of it; set \
+         the clock if it is wrong, else see to it that the manager can be reached, which gives it another one"
     ))
+}
+
+/// Whether the certificate that a manager gives takes the place of the present one; else why not, for people.
+fn is_better(present: Option<&Certificate>, new: Option<&Certificate>, now: WallTime) -> Result<(), String> {
+    let Some(present) = present else { return Ok(()) };
+    let fault = match new {
+        None => "is not signed by the fabric's authority".to_owned(),
+        Some(new) => match authority::certificate::untimely(new, now) {
+            Some(fault) if authority::certificate::untimely(present, now).is_none() => {
+                format!("{fault} by this node's clock")
+            }
+            // Where both say the same, that is a renewal, which lasts longer.
+            None if is_same(present, new) && new.not_after < present.not_after => {
+                format!("is good until {} only", WallTime(new.not_after))
+            }
+            _ => return Ok(()),
+        },
+    };
+    Err(format!(
+        "a certificate that the manager has given this node {fault}; the one before stays, which is good until {}: \
+         look at the manager's clock",
+        WallTime(present.not_after)
+    ))
+}
+
+/// Whether two certificates say the same of a node, but for when.
+fn is_same(one: &Certificate, other: &Certificate) -> bool {
+    let Certificate { serial, not_before, not_after, .. } = *one;
+    *one == Certificate { serial, not_before, not_after, ..other.clone() }
+}
+
+/// Keeps by what the node shows that it belongs to its fabric. When that is to be tried again, if it could not be.
+fn keep_certified(state: &StateDir, certified: &Certified, now: Instant) -> Option<Instant> {
+    let error = state.keep_certified(certified).err()?;
+    Event::DecisionUnkept { error: error.to_string() }.say();
+    Some(now + AGAIN)
 }
 
 /// The entry of a row; `None`: nothing was ever told of the function.
@@ -478,4 +589,101 @@ fn number_of(agent: &Agent, loan: usize) -> Option<u32> {
 fn loan_of(agent: &Agent, number: u32) -> Option<usize> {
     let is_it = |loan: &LoanSpec| loan.lent().is_some() && loan.config.function.0 == number;
     agent.view().spec().loans.iter().position(is_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use base::ids::Group;
+    use manager::member::Change;
+    use manager::model::{Assignment, FunctionKey, OnSilence, Place, PublicKey};
+    use manager::report::{Preset, PresetsId};
+    use node::PublicKey as NodePublicKey;
+
+    use super::*;
+
+    const DAY: u64 = 86_400_000;
+
+    /// Issued on this day, for so many groups.
+    fn certificate(day: u64, groups: u16) -> Certificate {
+        Certificate {
+            fabric: [7; 16],
+            key: NodePublicKey([9; 32]),
+            serial: day,
+            not_before: (day - 1) * DAY,
+            not_after: (day + 30) * DAY,
+            base: 64,
+            domains: 64,
+            name: "store".to_owned(),
+            groups: (1..=groups).map(Group).collect(),
+        }
+    }
+
+    #[test]
+    fn a_certificate_of_a_manager_with_a_wrong_clock_does_not_replace_one_that_is_good() {
+        let better = |present: Option<&Certificate>, new, day| is_better(present, new, WallTime(day * DAY));
+        let (present, next) = (certificate(1000, 1), certificate(1001, 1));
+        assert_eq!(better(Some(&present), Some(&next), 1001), Ok(()));
+        assert_eq!(better(None, None, 1001), Ok(()), "there is no other one");
+        let (slow, fast) = (certificate(900, 1), certificate(2000, 1));
+        for (wrong, word) in
+            [(Some(&slow), "was good until"), (Some(&fast), "is good from"), (None, "signed")]
+        {
+            let why = better(Some(&present), wrong, 1001).unwrap_err();
+            assert!(why.contains(word) && why.contains("manager's clock"), "{why}");
+        }
+        // A clock that is a little slow: it would only be good for less long.
+        let [shorter, other] = [1, 2].map(|groups| certificate(995, groups));
+        assert!(better(Some(&present), Some(&shorter), 1001).is_err());
+        assert_eq!(better(Some(&present), Some(&other), 1001), Ok(()), "it says something else");
+        // Where the present one is good no more there is nothing to lose.
+        assert_eq!(better(Some(&present), Some(&fast), 1100), Ok(()));
+    }
+
+    #[test]
+    fn what_could_not_be_kept_is_kept_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let certified = Certified { certificate: "a".to_owned(), revoked: vec![NodeId::numbered(3)] };
+        let now = Instant::now();
+        // A folder is where the file is to be.
+        let obstacle = state.path().join("certificate");
+        std::fs::create_dir(&obstacle).unwrap();
+        let again = keep_certified(&state, &certified, now);
+        assert_eq!(again, Some(now + AGAIN));
+        std::fs::remove_dir(&obstacle).unwrap();
+        assert_eq!(keep_certified(&state, &certified, now + AGAIN), None);
+        assert_eq!(state.certified().unwrap(), certified);
+    }
+
+    #[test]
+    fn who_has_something_by_the_managers_word_is_known_by_the_table_and_the_slots() {
+        let place = Place { domain: DomainId(65), slot: 3 };
+        let of = |node| Assignment {
+            borrower: NodeId::numbered(node),
+            place,
+            group: Group::DEFAULT,
+            on_silence: OnSilence::default(),
+        };
+        let mut kept = Kept::default();
+        let holders = [
+            Holder::Assigned(of(5)),
+            Holder::Leaving { from: of(4), forced: false },
+            Holder::Nobody,
+            Holder::Assigned(of(5)),
+        ];
+        for (number, holder) in (0..).zip(holders) {
+            kept.apply(&Change::Row {
+                number,
+                row: Row { holder, generation: LoanGeneration(1), limits: None },
+            });
+        }
+        let function = FunctionKey { node: NodeId::numbered(7), number: 0 };
+        let (lender, generation, group) = (PublicKey([1; 32]), LoanGeneration(1), Group::DEFAULT);
+        let presets = vec![Preset { place, function, lender, generation, group }];
+        kept.apply(&Change::Presets { id: PresetsId { epoch: 1, index: 1 }, presets });
+        let expected: BTreeSet<NodeId> = [4, 5, 7].map(NodeId::numbered).into();
+        assert_eq!(assigned(&kept), expected);
+        // As the card looks them up.
+        assert!(assigned(&kept).into_iter().collect::<Box<[NodeId]>>().is_sorted());
+    }
 }
