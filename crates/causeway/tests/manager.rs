@@ -133,11 +133,13 @@ fn a_fabric_is_founded_run_and_looked_at() {
         (&["rail", "list"], "no rails\n"),
         (&["loan", "list"], "no loans\n"),
         (&["join-token", "list"], "no join tokens\n"),
-        (&["audit"], "no entries\n"),
+        (&["audit", "--filter", "who=admin"], "no entries\n"),
     ] {
         let ended = fabric.ask(list);
         assert_eq!((ended.code, ended.out.as_str()), (0, none), "{list:?}: {}", ended.err);
     }
+    let audit = fabric.ask(&["audit"]).out;
+    assert!(audit.lines().count() == 2 && audit.contains("the manager  begin epoch 1"), "{audit}");
     assert_eq!(fabric.json(&["rail", "list"])["rails"], serde_json::json!([]));
     assert_eq!(fabric.json(&["manager", "show"])["nodes"], 0);
     let tokens = fabric.ask(&["token", "list"]);
@@ -184,7 +186,9 @@ fn tokens_are_made_written_and_removed() {
     assert!(gone.code == 3 && gone.err.contains("eye.toml"), "{}", gone.err);
     assert_eq!(fabric.ask(&["token", "remove", "admin"]).code, 3, "the last administrator stays");
     let audit = fabric.ask(&["audit", "--filter", "who=admin"]).out;
-    assert!(audit.starts_with("INDEX  AT") && audit.lines().count() == 5, "{audit}");
+    assert!(audit.starts_with("INDEX  AT") && audit.lines().count() == 6 && audit.contains("refused: "), "{audit}");
+    let audit = fabric.ask(&["audit", "--filter", "who=eye"]).out;
+    assert!(audit.lines().count() == 2 && audit.contains("refused: "), "{audit}");
 }
 
 #[test]
