@@ -186,7 +186,10 @@ fn tokens_are_made_written_and_removed() {
     assert!(gone.code == 3 && gone.err.contains("eye.toml"), "{}", gone.err);
     assert_eq!(fabric.ask(&["token", "remove", "admin"]).code, 3, "the last administrator stays");
     let audit = fabric.ask(&["audit", "--filter", "who=admin"]).out;
-    assert!(audit.starts_with("INDEX  AT") && audit.lines().count() == 6 && audit.contains("refused: "), "{audit}");
+    assert!(
+        audit.starts_with("INDEX  AT") && audit.lines().count() == 6 && audit.contains("refused: "),
+        "{audit}"
+    );
     let audit = fabric.ask(&["audit", "--filter", "who=eye"]).out;
     assert!(audit.lines().count() == 2 && audit.contains("refused: "), "{audit}");
 }

@@ -163,7 +163,8 @@ impl World<'_> {
         if let Some(claim) = this.places[place].claim.take() {
             let function = &mut self.functions[claim.function];
             function.claim.take_if(|it| *it == (node, place));
-            if !claim.is_abandoned {
+            // Of one that was not there yet its lender has not heard.
+            if claim.was_ready && !claim.is_abandoned {
                 function.kept_for = None;
             }
             self.fleet.detached += 1;

@@ -39,6 +39,8 @@ pub(super) struct Claim {
     pub(super) gives_up_at: Option<u64>,
     /// and that has come.
     pub(super) is_abandoned: bool,
+    /// It was ready to be used, some time.
+    pub(super) was_ready: bool,
     /// An earlier life of the node has it, and the present one has not had it yet; or its lender did not lend it for a
     /// while. If it were given back now, its lender would keep it for who had it.
     pub(super) is_former: bool,
@@ -63,7 +65,7 @@ impl Claim {
     pub(super) fn by(by: By, number: u64, function: usize) -> Self {
         let requests = BTreeMap::new();
         let (is_leaving, is_returning, is_former, is_stuck) = (false, false, false, false);
-        let (is_intruder, is_abandoned, gives_up_at) = (false, false, None);
+        let (is_intruder, is_abandoned, was_ready, gives_up_at) = (false, false, false, None);
         Self {
             number,
             function,
@@ -74,6 +76,7 @@ impl Claim {
             is_returning,
             gives_up_at,
             is_abandoned,
+            was_ready,
             is_former,
             is_stuck,
         }

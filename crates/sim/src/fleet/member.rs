@@ -129,6 +129,7 @@ impl<'w> Member<'w> {
         let place = loan.checked_sub(self.lent.len());
         if let Some(claim) = place.and_then(|place| self.places[place].claim.as_mut()) {
             claim.is_former &= functions[claim.function].lending != Lending::Here;
+            claim.was_ready = true;
         }
     }
 
