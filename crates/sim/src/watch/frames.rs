@@ -1,7 +1,7 @@
 //! What the checkers see of frames: who sends them, where they go, and whether they have an effect only if they may.
 
 use base::Instant;
-use base::ids::{DomainId, RailId};
+use base::ids::{DomainId, LifeId, RailId};
 use link::frame::{Header, Kind};
 use link::pair::Channel;
 use node::{Address, Card, Notice, NoticeCause};
@@ -43,6 +43,8 @@ fn node_in(domain: DomainId) -> usize {
 struct Reception {
     /// How many frames it has accepted, and from whom at last; nothing without a channel.
     accepted: Option<(u64, Option<Peer>)>,
+    /// Which life of the peer it has met.
+    life: Option<LifeId>,
     /// How many frames that had come before it has seen.
     repeats: Option<u64>,
     keys: Option<u64>,
@@ -57,6 +59,7 @@ impl Reception {
         let newest = newest.map(|((peer, ..), (incarnation, card))| (peer, incarnation, card));
         Self {
             accepted: Some((channel.stats().received_frames.get(), newest)),
+            life: channel.peer_life(),
             repeats: Some(channel.stats().dropped_replay.get()),
             keys: channel.key_fingerprint(),
         }
@@ -66,9 +69,11 @@ impl Reception {
         self.accepted.map_or(0, |(count, _)| count)
     }
 
-    /// If it has accepted one more since `before`: from whom at last, then and now.
+    /// If it has accepted one more since `before`: from whom at last, then and now. Whoever takes over from another life
+    /// may have its incarnation, and fewer cards.
     fn newest_since(&self, before: &Self) -> Option<[Option<Peer>; 2]> {
         let ((_, then), (_, now)) = before.accepted.zip(self.accepted)?;
+        let then = then.filter(|_| before.life == self.life);
         (self.count() > before.count()).then_some([then, now])
     }
 }
