@@ -19,7 +19,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use utoipa::openapi::path::Parameter;
-use utoipa::openapi::schema::{SchemaType, Type};
+use utoipa::openapi::schema::{Object, SchemaType, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{Modify, OpenApi};
@@ -92,7 +92,8 @@ async fn answer_in_time(State(app): State<Arc<App>>, request: Request, next: Nex
         lists::switches, lists::loans, lists::loan, lists::join_tokens, lists::api_tokens, lists::audit,
         changes::remove_node,
         changes::set_groups, changes::assign, changes::unassign, changes::set_limits, changes::end_restore,
-        tokens::make_join_token, tokens::remove_join_token, tokens::make_api_token, tokens::remove_api_token, follow::events, follow::backup,
+        tokens::make_join_token, tokens::remove_join_token, tokens::make_api_token, tokens::remove_api_token,
+        follow::events, follow::backup,
         follow::metrics, follow::health, node::introduce, node::join, super::agent::agent,
     ),
     security(("token" = [])),
@@ -129,7 +130,8 @@ impl Modify for Absent {
 }
 
 fn without_null(schema: &mut RefOr<Schema>) {
-    let is_null = |it: &RefOr<Schema>| matches!(it, RefOr::T(Schema::Object(it)) if matches!(it.schema_type, SchemaType::Type(Type::Null)));
+    let has_type_null = |it: &Object| matches!(it.schema_type, SchemaType::Type(Type::Null));
+    let is_null = |it: &RefOr<Schema>| matches!(it, RefOr::T(Schema::Object(it)) if has_type_null(it));
     match schema {
         RefOr::T(Schema::OneOf(one)) => {
             if let Some(other) = one.items.iter().find(|it| !is_null(it)).cloned() {
