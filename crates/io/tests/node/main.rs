@@ -47,7 +47,7 @@ const CASES: [Case; 29] = [
     ("neighbours_share_memory_and_survive_kills", neighbours::share_memory_and_survive_kills),
     ("neighbours_find_a_new_agent", neighbours::find_a_new_agent),
     ("neighbours_are_called_by_a_lender_that_has_moved", neighbours::are_called_by_a_lender_that_has_moved),
-    ("neighbours_that_are_abandoned_share_nothing", neighbours::that_are_abandoned_share_nothing),
+    ("neighbours_that_are_abandoned_go_on", neighbours::that_are_abandoned_go_on),
     ("neighbours_that_do_not_want_to_share_nothing", neighbours::that_do_not_want_to_share_nothing),
     ("neighbours_without_the_key_get_nothing", neighbours::without_the_key_get_nothing),
     ("neighbours_that_write_rubbish_hurt_themselves", neighbours::that_write_rubbish_hurt_themselves),

@@ -213,6 +213,8 @@ struct Shared {
     turns: AtomicU64,
     /// The agent is to abandon its loan.
     abandon: AtomicBool,
+    /// Whether its loan has ended.
+    vacant: AtomicBool,
     /// The agent is to do nothing.
     hold: AtomicBool,
     end: AtomicBool,
@@ -313,6 +315,11 @@ impl Node {
         self.shared.abandon.store(true, Ordering::Relaxed);
     }
 
+    /// Whether its loan has ended.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.shared.vacant.load(Ordering::Relaxed)
+    }
+
     /// Where its rail is.
     pub(crate) fn port(&self) -> u16 {
         self.shared.local.lock().unwrap().and_then(RailAddress::udp).map_or(0, |local| local.port())
@@ -385,6 +392,7 @@ fn drive(mut agent: Agent, shared: &Shared) {
         }
         shared.turns.fetch_add(1, Ordering::Relaxed);
         let view = agent.view();
+        shared.vacant.store(view.spec().loans[0].is_vacant(), Ordering::Relaxed);
         *shared.record.lock().unwrap() = view.card;
         *shared.standby.lock().unwrap() = view.standby;
         *shared.medium.lock().unwrap() = view.medium(&view.spec().loans[0]);
