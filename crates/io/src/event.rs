@@ -704,6 +704,18 @@ events! {
     Info "function-managed" FunctionManaged { function: String, generation: u64 } [what: String]
     => "{function} {what}, by generation {generation}"
 
+    /// It has made a function here.
+    Info "function-made" FunctionMade { function: String, device: String }
+    => "{function} is lent from now on, a function of {device} that the manager has made"
+
+    /// It has deleted one.
+    Info "function-deleted" FunctionDeleted { function: String, device: String }
+    => "{function} of {device} is there no more, and nothing of what was in it: the manager has deleted it"
+
+    /// It wants a function that cannot be made.
+    Warning "function-unmade" FunctionUnmade { function: String } [why: String]
+    => "{function} cannot be made: {why}"
+
     /// What it has decided could not be kept, so it is not so here.
     Warning "decision-unkept" DecisionUnkept {} [error: String]
     => "what the manager has decided cannot be kept, and is asked for again: {error}"

@@ -7,6 +7,8 @@
 //! | `PUT /v1/nodes/NAME/groups` | [`SetGroups`] | [`Changed`] |
 //! | `DELETE /v1/nodes/NAME` | | [`Changed`] |
 //! | `GET /v1/functions`, `/v1/functions/NODE/FUNCTION` | | [`Page`] of [`Function`], [`Function`] |
+//! | `PUT /v1/functions/NODE/FUNCTION` | [`MakeFunction`] | [`Changed`] |
+//! | `DELETE /v1/functions/NODE/FUNCTION` | | [`Changed`] |
 //! | `PUT /v1/functions/NODE/FUNCTION/assignment` | [`Assign`] | [`Changed`] |
 //! | `DELETE /v1/functions/NODE/FUNCTION/assignment[?force=true]` | | [`Changed`] |
 //! | `PUT /v1/functions/NODE/FUNCTION/limits` | [`Limits`] | [`Changed`] |
@@ -38,7 +40,7 @@ use utoipa::ToSchema;
 
 use crate::texts::{
     BytesText, DomainsNumber, GroupNumber, MillisNumber, NameText, OnSilenceText, RoleText, SecondsNumber,
-    SlotText,
+    SlotText, StorageShape,
 };
 
 /// Rows of a page at most.
@@ -106,6 +108,21 @@ pub struct Node {
     pub program: Option<String>,
     /// What is wrong with it.
     pub alarms: Vec<String>,
+    /// What of the functions that are made there is not as it was decided.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub making: Vec<Making>,
+}
+
+/// A function that is not as it was decided.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Making {
+    /// Its name at its node.
+    pub function: String,
+    /// `making`: its lender has yet to make it; `deleting`: to delete it; `refused`: it cannot make it, and nothing of
+    /// it is there.
+    pub state: String,
+    /// Why it cannot.
+    pub why: Option<String>,
 }
 
 /// A rail of a node.
@@ -170,8 +187,11 @@ pub struct Function {
     pub read_only: bool,
     /// Which assignment this is.
     pub generation: u64,
-    /// `free`, `wanted`, `applied`, `leaving`, `forced` or `ended`.
+    /// `free`, `wanted`, `applied`, `leaving`, `forced` or `ended`; `deleting`: it is to be there no more.
     pub state: String,
+    /// The device of its lender that it was made on; none: it is of its lender's own configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_on: Option<String>,
     /// In which slot, if in one.
     pub slot: Option<String>,
     /// Since when it is so.
@@ -264,6 +284,41 @@ pub struct Assign {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<OnSilenceText>)]
     pub on_silence: Option<String>,
+}
+
+/// `PUT /v1/functions/NODE/FUNCTION`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MakeFunction {
+    /// Of which device, as its node's file names it.
+    #[schema(value_type = NameText)]
+    pub device: String,
+    /// What it has of that: `{"bytes": N}` for a namespace of its own, `{"namespace": NAME}` for one that the file says
+    /// is shared.
+    #[schema(value_type = StorageShape)]
+    pub storage: Storage,
+    /// In which group it is lent; in that of the device if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<GroupNumber>)]
+    pub group: Option<u16>,
+    /// I/O commands in a second, 1 at least; no limit if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub iops: Option<u64>,
+    /// Bytes that these move, 1 at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub bytes_per_s: Option<u64>,
+}
+
+/// What a function has of its device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Storage {
+    /// A namespace of its own, of so many bytes.
+    Bytes(u64),
+    /// One that is shared, by its name.
+    Namespace(String),
 }
 
 /// `PUT .../groups`.

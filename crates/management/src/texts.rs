@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use manager::model::{BLOCK_MAX, Role};
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 /// Seconds that a join token may be good for: ten years.
@@ -107,6 +107,29 @@ described!(
     "Milliseconds",
     number().minimum(Some(0_u32)).maximum(Some(i64::MAX as usize))
 );
+
+/// What a function has of its device ([`crate::shapes::Storage`]).
+#[derive(Clone, Copy, Debug)]
+pub enum StorageShape {}
+
+impl PartialSchema for StorageShape {
+    fn schema() -> RefOr<Schema> {
+        let one = |key: &str, of: RefOr<Schema>| {
+            let object = ObjectBuilder::new().schema_type(Type::Object).property(key, of).required(key);
+            object.additional_properties(Some(AdditionalProperties::FreeForm(false))).build()
+        };
+        let bytes = number().minimum(Some(1_u32)).maximum(Some(i64::MAX as usize)).build();
+        let bytes = one("bytes", Schema::Object(bytes).into());
+        let namespace = one("namespace", NameText::schema());
+        OneOfBuilder::new().item(Schema::Object(bytes)).item(Schema::Object(namespace)).into()
+    }
+}
+
+impl ToSchema for StorageShape {
+    fn name() -> Cow<'static, str> {
+        "Storage".into()
+    }
+}
 
 #[cfg(test)]
 mod tests {

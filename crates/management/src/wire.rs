@@ -8,7 +8,7 @@
 //!   ── About ──►
 //!   ◄── Greet { epoch }, Member ──
 //!   ── Report(Inventory) ──►
-//!   ◄── Lender, Borrower, Rails ──            again and again, whatever changes
+//!   ◄── Lender, Borrower, Functions, Rails ── again and again, whatever changes
 //!   ── Report(..), About, Events ──►
 //! ```
 //!
@@ -17,7 +17,7 @@
 use core::time::Duration;
 
 use base::ids::{DomainId, NodeId, RailId};
-use manager::model::{FabricId, Name, PublicKey, WallTime};
+use manager::model::{FabricId, MadeList, Name, PublicKey, WallTime};
 use manager::report::{DeadRail, Order, Preset, PresetsId, Report};
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +83,13 @@ pub enum ToNode {
         id: PresetsId,
         /// The slots that are not empty.
         presets: Vec<Placed>,
+    },
+    /// Which functions are to be made at a lender: see [`manager::Effect::TellMaker`].
+    Functions {
+        /// The manager's epoch.
+        epoch: u64,
+        /// All of them.
+        list: MadeList,
     },
     /// Rails that seem to be dead, of whatever nodes: see [`manager::Effect::TellRails`].
     Rails(Vec<DeadRail>),

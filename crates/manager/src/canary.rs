@@ -47,6 +47,12 @@ pub(crate) enum Rule {
     RefuseOlderLimits,
     /// That limits are applied counts for the decision that it is about.
     CheckLimits,
+    /// That a list of functions is made counts for the decision that it is about.
+    CheckMade,
+    /// A lender heeds no older list of functions that are made there than it has.
+    RefuseOlderMade,
+    /// A function that somebody has is not deleted.
+    DeleteFree,
     /// A lender says what its card acts by.
     SayActed,
     /// Who alone finds several dead has a dead rail itself, and nobody else has.

@@ -5,7 +5,8 @@ use core::fmt::Write;
 use base::ids::{DomainId, Group, NodeId};
 
 use crate::model::{
-    FunctionName, Groups, Limits, Name, OnSilence, Place, PublicKey, RequestId, Role, TokenHash, WallTime,
+    FunctionName, Groups, Limits, Name, OnSilence, Place, PublicKey, RequestId, Role, Shape, TokenHash,
+    WallTime,
 };
 
 /// What a client asks for. Each is one entry at most, so it happens as a whole or not at all.
@@ -91,6 +92,18 @@ pub enum Command {
         /// What it may do, all of it: nothing is left as it was.
         limits: Limits,
     },
+    /// A function shall be made at a node. Operator.
+    MakeFunction {
+        /// How it is called.
+        function: FunctionName,
+        /// What it is.
+        shape: Shape,
+    },
+    /// A function that was made shall not be there any more, and its namespace neither. Operator.
+    DeleteFunction {
+        /// Which one.
+        function: FunctionName,
+    },
     /// After a restore: all there is was heard, or is not waited for. Administrator.
     EndRestore {
         /// Although some nodes were not heard.
@@ -103,7 +116,11 @@ impl Command {
     pub fn role(&self) -> Option<Role> {
         match self {
             Self::Join { .. } => None,
-            Self::Assign { .. } | Self::Unassign { .. } | Self::SetLimits { .. } => Some(Role::Operator),
+            Self::Assign { .. }
+            | Self::Unassign { .. }
+            | Self::SetLimits { .. }
+            | Self::MakeFunction { .. }
+            | Self::DeleteFunction { .. } => Some(Role::Operator),
             Self::RemoveNode { .. }
             | Self::SetGroups { .. }
             | Self::MakeJoinToken { .. }

@@ -4,8 +4,8 @@ use base::ids::{LoanGeneration, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ApiToken, Assignment, Block, FunctionKey, Groups, JoinToken, Limited, Limits, LimitsId, Loan, Name, Node,
-    PublicKey, RequestId, Resource, TokenHash, WallTime, node_text,
+    ApiToken, Assignment, Block, FunctionKey, Groups, JoinToken, Limited, Limits, LimitsId, Loan, MadeId,
+    MadeList, Name, Node, PublicKey, RequestId, Resource, Shape, TokenHash, Unmade, WallTime, node_text,
 };
 
 /// Who has caused an entry.
@@ -54,6 +54,18 @@ pub enum Answer {
         key: FunctionKey,
         /// Its generation.
         generation: LoanGeneration,
+    },
+    /// It is decided which functions are made at the node; whether its lender has applied that is told beside it.
+    Made {
+        /// At which node.
+        #[serde(with = "node_text")]
+        node: NodeId,
+        /// The function that it is about.
+        name: Name,
+        /// By which decision it is to be there, or not any more.
+        id: MadeId,
+        /// Whether it is to be there.
+        is_wanted: bool,
     },
     /// These limits are decided; whether the function's lender has applied them is told beside it.
     Limits {
@@ -197,6 +209,24 @@ pub enum Change {
         /// What it may do.
         limits: Limits,
     },
+    /// A function is to be made at a node.
+    FunctionMade {
+        /// At which node.
+        #[serde(with = "node_text")]
+        node: NodeId,
+        /// Its name there.
+        name: Name,
+        /// What it is.
+        shape: Shape,
+    },
+    /// A function that was made is to be there no more.
+    FunctionDeleted {
+        /// At which node.
+        #[serde(with = "node_text")]
+        node: NodeId,
+        /// Its name there.
+        name: Name,
+    },
     /// A node has said what it lends, and how far it is.
     Reported {
         /// Who.
@@ -226,6 +256,20 @@ impl Change {
             | Self::Noted { .. } => true,
             Self::Reported { news, .. } => news.iter().any(News::is_noteworthy),
             _ => false,
+        }
+    }
+}
+
+impl Change {
+    /// The node of which it changes what functions are made there.
+    pub fn made_at(&self) -> Option<NodeId> {
+        match self {
+            Self::FunctionMade { node, .. } | Self::FunctionDeleted { node, .. } => Some(*node),
+            Self::Reported { id, news } => {
+                let is_made = |news: &News| matches!(news, News::Made { .. } | News::MadeAdopted { .. });
+                news.iter().any(is_made).then_some(*id)
+            }
+            _ => None,
         }
     }
 }
@@ -291,6 +335,18 @@ pub enum News {
         /// Its limits.
         limited: Limited,
     },
+    /// The lender has made what is decided, but for what it cannot.
+    Made {
+        /// By which decision: the present one.
+        id: MadeId,
+        /// What it cannot make.
+        refused: Vec<Unmade>,
+    },
+    /// The lender has functions by a decision that is newer than what is known: after a restore.
+    MadeAdopted {
+        /// They.
+        list: MadeList,
+    },
     /// After a restore, or where a lender has a greater generation: what was known of who has a function is over, for
     /// others now are where it was. What has become of it its lender says.
     Displaced {
@@ -326,7 +382,7 @@ impl News {
             | Self::LimitsAdopted { number, .. }
             | Self::HeldOver { number, .. } => Some(FunctionKey { node, number: *number }),
             Self::Displaced { key } => Some(*key),
-            Self::Heard => None,
+            Self::Made { .. } | Self::MadeAdopted { .. } | Self::Heard => None,
         }
     }
 }

@@ -14,8 +14,8 @@ use base::ids::{LoanGeneration, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::canary::{self, Rule};
-use crate::model::{FUNCTIONS_PER_NODE_MAX, Limited, Name, Resource};
-use crate::report::{DeadRail, Holder, Identity, Order, Preset, PresetsId, Report, Reported, Said};
+use crate::model::{FUNCTIONS_PER_NODE_MAX, Limited, MadeId, MadeList, Name, Resource, Unmade};
+use crate::report::{DeadRail, Holder, Identity, MadeSaid, Order, Preset, PresetsId, Report, Reported, Said};
 
 /// Effects that wait. Of what is told while there are more, nothing is heeded: the manager tells it again.
 pub const EFFECTS_MAX: usize = 4096;
@@ -47,6 +47,24 @@ pub enum Told {
         /// The slots that are not empty.
         presets: Vec<Preset>,
     },
+    /// See [`crate::Effect::TellMaker`].
+    Made {
+        /// Its epoch.
+        epoch: u64,
+        /// All functions that are to be made here.
+        list: MadeList,
+    },
+}
+
+impl Told {
+    /// Of which manager.
+    pub fn epoch(&self) -> u64 {
+        match self {
+            Self::Greet { epoch } | Self::Recall { epoch } => *epoch,
+            Self::Orders { epoch, .. } | Self::Made { epoch, .. } => *epoch,
+            Self::Presets { id, .. } => id.epoch,
+        }
+    }
 }
 
 /// A row of a lender's table.
@@ -76,6 +94,8 @@ pub struct Kept {
     pub rows: BTreeMap<u32, Row>,
     /// What is in its slots.
     pub presets: Option<(PresetsId, Vec<Preset>)>,
+    /// The functions that are to be made here; `None`: no manager has said any.
+    pub made: Option<MadeList>,
 }
 
 impl Kept {
@@ -95,6 +115,7 @@ impl Kept {
             Change::Epoch(epoch) => self.epoch = *epoch,
             Change::Row { number, row } => drop(self.rows.insert(*number, *row)),
             Change::Presets { id, presets } => self.presets = Some((*id, presets.clone())),
+            Change::Made(list) => self.made = Some(list.clone()),
         }
     }
 }
@@ -118,6 +139,8 @@ pub enum Change {
         /// The slots that are not empty.
         presets: Vec<Preset>,
     },
+    /// The functions that are to be made.
+    Made(MadeList),
 }
 
 /// What is to be done.
@@ -135,6 +158,11 @@ pub enum Effect {
     },
     /// These slots shall be as [`Member::kept`] says now, and all others empty that a manager has filled.
     Plug,
+    /// Functions shall be made, and those that were made earlier and are not named any more deleted, as
+    /// [`Member::kept`] says now: nobody has these ([`Member::is_unused`]), or they wait until that is so
+    /// ([`Member::give_up`]). Each has a number that no other one ever has, be it of the same name.
+    /// [`Member::handle_made`] is told when all of that is so.
+    Make,
     /// Say this to the manager. It may get lost.
     Say(Report),
 }
@@ -143,6 +171,7 @@ enum Step {
     Keep(Change),
     Act(u32),
     Plug,
+    Make,
     Say(What),
 }
 
@@ -166,6 +195,8 @@ pub struct Member {
     acting: BTreeMap<u32, Row>,
     /// Functions whose borrower was silent for too long, by this generation.
     over: BTreeMap<u32, LoanGeneration>,
+    /// Which list of functions is made, but for these.
+    made: Option<(MadeId, Vec<Unmade>)>,
     /// Rails that do not work.
     rails: Vec<DeadRail>,
     /// Nodes that were removed, as far as it was told.
@@ -177,6 +208,8 @@ pub struct Member {
 impl Member {
     /// One that begins with what is durable, by which its card acts from the start.
     pub fn new(identity: Identity, kept: Kept) -> Self {
+        // What is durable may not have been made.
+        let steps = if kept.made.is_some() { VecDeque::from([Step::Make]) } else { VecDeque::new() };
         Self {
             identity,
             functions: BTreeMap::new(),
@@ -184,9 +217,10 @@ impl Member {
             decided: kept.clone(),
             durable: kept,
             over: BTreeMap::new(),
+            made: None,
             rails: Vec::new(),
             revoked: Vec::new(),
-            steps: VecDeque::new(),
+            steps,
             is_keeping: false,
         }
     }
@@ -198,7 +232,7 @@ impl Member {
         (self.steps, self.is_keeping) = (VecDeque::new(), false);
         let rows: Vec<u32> = self.durable.rows.keys().copied().collect();
         self.push(rows.into_iter().map(Step::Act));
-        self.push([Step::Plug]);
+        self.push([Step::Plug, Step::Make]);
         self.say_inventory();
     }
 
@@ -245,10 +279,7 @@ impl Member {
 
     /// A manager says something.
     pub fn handle_told(&mut self, told: &Told) {
-        let epoch = match told {
-            Told::Greet { epoch } | Told::Recall { epoch } | Told::Orders { epoch, .. } => *epoch,
-            Told::Presets { id, .. } => id.epoch,
-        };
+        let epoch = told.epoch();
         let is_old = epoch < self.decided.epoch && !canary::is_off(Rule::RefuseOldEpochs);
         if is_old || self.steps.len() >= EFFECTS_MAX {
             return;
@@ -267,7 +298,50 @@ impl Member {
                 }
                 self.push([Step::Say(What::Presets)]);
             }
+            Told::Made { list, .. } => {
+                let is_old = |kept: &MadeList| kept.id >= list.id && !canary::is_off(Rule::RefuseOlderMade);
+                if self.decided.made.as_ref().is_some_and(is_old) {
+                    return self.say_inventory();
+                }
+                self.keep(Change::Made(list.clone()));
+                self.push([Step::Make]);
+            }
         }
+    }
+
+    /// All of this list is made but what is named here, and nothing that was made by an earlier one is left.
+    pub fn handle_made(&mut self, id: MadeId, refused: Vec<Unmade>) {
+        if self.durable.made.as_ref().is_some_and(|list| list.id == id) {
+            self.made = Some((id, refused));
+            self.say_inventory();
+        }
+    }
+
+    /// Whether nobody has a function by what was told, nor by what the card acts by.
+    pub fn is_unused(&self, number: u32) -> bool {
+        let acting = self.acting.get(&number).copied().unwrap_or(Row::UNMANAGED);
+        [acting, self.decided.row(number)].iter().all(|row| row.holder == Holder::Nobody)
+    }
+
+    /// A function is to be deleted, so whoever has it by the table has it no more: the manager deletes none that
+    /// somebody has, so the table is an older copy.
+    pub fn give_up(&mut self, number: u32) {
+        let row = self.decided.row(number);
+        let (generation, from) = match row.holder {
+            Holder::Assigned(from) => (LoanGeneration(row.generation.0.saturating_add(1)), from),
+            Holder::Leaving { from, forced: false } => (row.generation, from),
+            Holder::Leaving { forced: true, .. } | Holder::Nobody => return,
+        };
+        self.over.remove(&number);
+        self.set_row(number, Row { generation, holder: Holder::Leaving { from, forced: true }, ..row });
+    }
+
+    /// A function that was made is there no more, and there will be none of its number again: nothing is known of it.
+    pub fn handle_deleted(&mut self, number: u32) {
+        self.over.remove(&number);
+        self.acting.remove(&number);
+        self.decided.rows.remove(&number);
+        self.durable.rows.remove(&number);
     }
 
     /// What was to be kept is durable.
@@ -329,6 +403,10 @@ impl Member {
                 Step::Plug => {
                     self.steps.pop_front();
                     return Some(Effect::Plug);
+                }
+                Step::Make => {
+                    self.steps.pop_front();
+                    return Some(Effect::Make);
                 }
                 Step::Say(what) => {
                     let said = self.said(what);
@@ -394,8 +472,13 @@ impl Member {
             What::Inventory => {
                 let functions = self.functions.keys().filter_map(|number| self.reported(*number)).collect();
                 let presets = self.durable.presets.as_ref().map(|(id, _)| *id);
+                let made = self.durable.made.clone().map(|list| {
+                    let done = self.made.as_ref().filter(|(id, _)| *id == list.id);
+                    let refused = done.map_or(Vec::new(), |(_, refused)| refused.clone());
+                    MadeSaid { list, is_done: done.is_some(), refused }
+                });
                 let (identity, rails) = (self.identity.clone(), self.rails.clone());
-                Some(Said::Inventory { identity, functions, presets, rails })
+                Some(Said::Inventory { identity, functions, presets, made, rails })
             }
             What::Function(number) => self.reported(*number).map(Said::Function),
             What::Presets => self.durable.presets.as_ref().map(|(id, _)| Said::Presets(*id)),
@@ -438,8 +521,9 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Assignment, Limits, LimitsId, OnSilence, Place};
-    use crate::testing::{fabric, identity, node_id, reported};
+    use crate::command::Command;
+    use crate::model::{Assignment, Limits, LimitsId, Made, OnSilence, Place};
+    use crate::testing::{fabric, identity, make, node_id, reported};
     use base::ids::{DomainId, Group};
 
     fn assignment(node: u64, slot: u16) -> Assignment {
@@ -601,6 +685,71 @@ mod tests {
         assert!(!drive(&mut member, true).iter().any(is_over));
     }
 
+    fn list(index: u64, names: &[&str]) -> MadeList {
+        let id = MadeId { epoch: 1, index };
+        let made = |called: &&str| {
+            let Command::MakeFunction { shape, .. } = make(&format!("store/{called}"), 1) else { panic!() };
+            Made { name: called.parse().unwrap(), id, shape }
+        };
+        MadeList { id, functions: names.iter().map(made).collect() }
+    }
+
+    fn said_made(effects: &[Effect]) -> Option<MadeSaid> {
+        let said = |effect: &Effect| match effect {
+            Effect::Say(Report { said: Said::Inventory { made, .. }, .. }) => made.clone(),
+            _ => None,
+        };
+        effects.iter().rev().find_map(said)
+    }
+
+    #[test]
+    fn functions_are_made_when_that_is_durable_and_newer_and_are_said_to_be_when_they_are() {
+        let mut member = member();
+        member.handle_told(&Told::Made { epoch: 1, list: list(7, &["fast"]) });
+        let done = drive(&mut member, true);
+        let keeps = done.iter().position(|effect| matches!(effect, Effect::Keep(Change::Made(_))));
+        let makes = done.iter().position(|effect| *effect == Effect::Make);
+        assert!(keeps.is_some() && keeps < makes, "{done:?}");
+        member.handle_made(MadeId { epoch: 1, index: 6 }, vec![]);
+        assert_eq!(drive(&mut member, true), [], "that is past");
+        // An older list changes nothing, and is answered with what is so.
+        member.handle_told(&Told::Made { epoch: 1, list: list(6, &[]) });
+        let said = said_made(&drive(&mut member, true)).unwrap();
+        assert_eq!((said.list, said.is_done), (list(7, &["fast"]), false));
+        let refused = vec![Unmade { name: "fast".parse().unwrap(), why: "no room".to_owned() }];
+        member.handle_made(MadeId { epoch: 1, index: 7 }, refused.clone());
+        let said = said_made(&drive(&mut member, true)).unwrap();
+        assert_eq!((said.is_done, said.refused), (true, refused));
+        // What was durable when it died is made, and said anew.
+        let mut next = Member::new(member.identity().clone(), member.kept().clone());
+        assert_eq!(next.poll_effect(), Some(Effect::Make));
+        next.say_inventory();
+        assert!(!said_made(&drive(&mut next, true)).unwrap().is_done);
+    }
+
+    /// By an older copy of its table somebody has a function that was deleted.
+    #[test]
+    fn who_has_what_is_to_be_deleted_loses_it_and_nothing_is_left_of_that() {
+        let mut member = member();
+        assert!(member.is_unused(0));
+        member.handle_told(&order(5, true, false));
+        drive(&mut member, true);
+        assert!(!member.is_unused(0));
+        member.give_up(0);
+        drive(&mut member, false);
+        assert!(!member.is_unused(0), "the card has yet to hear of it");
+        let row = member.kept().row(0);
+        assert_eq!(row.holder, Holder::Leaving { from: assignment(2, 0), forced: true });
+        assert_eq!(row.generation, LoanGeneration(6));
+        member.handle_acted(0, row);
+        member.give_up(0);
+        member.handle_let_go(0, LoanGeneration(6));
+        drive(&mut member, true);
+        assert!(member.is_unused(0));
+        member.handle_deleted(0);
+        assert_eq!((member.kept().rows.len(), member.kept().row(0)), (0, Row::UNMANAGED));
+    }
+
     fn limits(index: u64, iops: u64) -> Limited {
         let limits = Limits { iops: core::num::NonZeroU64::new(iops), bytes_per_s: None };
         Limited { id: LimitsId { epoch: 1, index }, limits }
@@ -617,7 +766,7 @@ mod tests {
                 match effect {
                     Effect::Keep(_) => member.handle_kept(),
                     Effect::Act { number, row } => member.handle_acted(number, row),
-                    Effect::Plug | Effect::Say(_) => {}
+                    Effect::Plug | Effect::Make | Effect::Say(_) => {}
                 }
             }
             member.handle_hold_over(0, LoanGeneration(1));

@@ -9,9 +9,10 @@ use crate::entry::News;
 use crate::machine::Slots;
 use crate::model::{
     Assignment, FUNCTIONS_MAX, FUNCTIONS_PER_NODE_MAX, Function, FunctionKey, GENERATION_LAST,
-    GENERATION_STRIDE, Loan, Name, Place, SLOT_NUMBERS, SLOTS_PER_NODE_MAX, WallTime,
+    GENERATION_STRIDE, Loan, MADE_PER_NODE_MAX, MadeList, Name, Place, SLOT_NUMBERS, SLOTS_PER_NODE_MAX,
+    Unmade, WHY_MAX, WallTime,
 };
-use crate::report::{Alarm, Holder, Reported};
+use crate::report::{Alarm, Holder, MadeSaid, Reported};
 use crate::state::State;
 
 /// What follows.
@@ -25,6 +26,8 @@ pub(crate) struct Verdict {
     pub(crate) behind: Vec<u32>,
     /// Functions of which it has.
     pub(crate) settled: Vec<u32>,
+    /// Whether it does not have what is decided of the functions that are made there.
+    pub(crate) is_making_behind: bool,
 }
 
 /// Judges reports of one node about its functions.
@@ -69,7 +72,7 @@ impl<'a> Judge<'a> {
     }
 
     /// What follows from all that a node lends.
-    pub(crate) fn inventory(mut self, functions: &[Reported]) -> Verdict {
+    pub(crate) fn inventory(mut self, functions: &[Reported], made: Option<&MadeSaid>) -> Verdict {
         if functions.len() > FUNCTIONS_PER_NODE_MAX {
             self.alarm(Alarm::TooMany { most: FUNCTIONS_PER_NODE_MAX });
             return self.verdict;
@@ -78,16 +81,50 @@ impl<'a> Judge<'a> {
         let known: Vec<Function> = self.state.functions_of(self.node).cloned().collect();
         // What leaves slots and frees names comes before what takes them.
         let is_there = |function: &&Function| functions.iter().any(|it| it.number == function.key.number);
-        known.iter().filter(|it| !is_there(it)).for_each(|it| self.absent(it));
+        for function in known.iter().filter(|it| !is_there(it)) {
+            self.missing(function, made);
+        }
         functions.iter().for_each(|reported| self.leave_slot(reported));
         let is_new =
             |it: &&&Reported| self.known(it.number).is_none_or(|known| known.generation < it.generation);
         let (new, old): (Vec<&Reported>, Vec<&Reported>) = functions.iter().partition(is_new);
         old.into_iter().chain(new).for_each(|reported| self.function(reported));
+        self.making(made);
         if !self.state.is_heard(self.node) && !self.is_deferred {
             self.verdict.news.push(News::Heard);
         }
         self.into_verdict()
+    }
+
+    /// Whether what the lender was told of functions that are made there counts: it is what is decided, or newer. Who was
+    /// heard knows what was decided: what it claims beyond that leaves it pending. Nobody has decided anything in the
+    /// name of a manager before that began.
+    fn is_believed(&self, said: &MadeSaid) -> bool {
+        let is_of_before = said.list.id.epoch < self.state.epoch();
+        match self.state.making(self.node) {
+            Some(known) if known.id >= said.list.id => known.id == said.list.id,
+            known => is_of_before && (known.is_none() || self.may_know_better()),
+        }
+    }
+
+    /// Which functions it was told to make, and how far it is.
+    fn making(&mut self, said: Option<&MadeSaid>) {
+        let known = self.state.making(self.node);
+        match (known, said) {
+            (None, None) => {}
+            (known, Some(said)) if known.is_none_or(|known| known.id < said.list.id) => {
+                if self.is_believed(said) {
+                    self.verdict.news.push(News::MadeAdopted { list: said.list.clone() });
+                }
+            }
+            (Some(known), Some(said)) if said.list.id == known.id || canary::is_off(Rule::CheckMade) => {
+                if said.is_done && !known.is_applied() {
+                    let refused = said.refused.iter().take(MADE_PER_NODE_MAX).map(shortened);
+                    self.verdict.news.push(News::Made { id: said.list.id, refused: refused.collect() });
+                }
+            }
+            _ => self.verdict.is_making_behind = true,
+        }
     }
 
     /// Of two with one number the first counts.
@@ -124,8 +161,21 @@ impl<'a> Judge<'a> {
         self.verdict.alarms.push(alarm);
     }
 
+    /// A function that was made is the same one when it is made again, with the same number: its generations go on. A
+    /// lender that has yet to make what is decided says nothing by not lending it; of one that has, the device is away.
+    fn missing(&mut self, function: &Function, made: Option<&MadeSaid>) {
+        let said = made.filter(|said| self.is_believed(said));
+        if said.is_some_and(|said| is_deleted(function, &said.list)) {
+            return self.deleted(function);
+        }
+        let is_wanted = function.resource.made.is_some() && !self.state.is_unwanted(function);
+        if !is_wanted || said.is_some_and(|said| said.is_done) {
+            self.absent(function, is_wanted);
+        }
+    }
+
     /// What a node does not lend, nobody has through it.
-    fn absent(&mut self, function: &Function) {
+    fn absent(&mut self, function: &Function, stays: bool) {
         let (number, generation) = (function.key.number, function.generation);
         match function.loan {
             Loan::Free => {}
@@ -137,7 +187,19 @@ impl<'a> Judge<'a> {
             Loan::Wanted { .. } | Loan::Applied { .. } => return self.alarm(Alarm::Missing { number }),
         }
         self.verdict.settled.push(number);
-        self.verdict.news.push(News::Gone { number });
+        if !stays {
+            self.verdict.news.push(News::Gone { number });
+        }
+    }
+
+    /// A function that was made, and by the list that counts is there no more: nobody has it any more, whatever a
+    /// manager that was restored knows.
+    fn deleted(&mut self, function: &Function) {
+        if function.loan != Loan::Free {
+            self.displace(function.key);
+        }
+        self.verdict.settled.push(function.key.number);
+        self.verdict.news.push(News::Gone { number: function.key.number });
     }
 
     /// A function that is somewhere else by a greater generation is not where it was: all of a report are taken from
@@ -409,6 +471,18 @@ impl<'a> Judge<'a> {
         let in_group = both.iter().all(|node| node.is_some_and(|node| node.groups.contains(of.group)));
         in_group && of.on_silence.is_valid()
     }
+}
+
+/// Whether a function that is not reported is one that was made, and is to be there no more. Of one that is to be there
+/// the device may be away.
+fn is_deleted(function: &Function, list: &MadeList) -> bool {
+    let made = function.resource.made;
+    made.is_some_and(|made| list.functions.iter().all(|it| it.id != made || it.name != function.name))
+}
+
+/// What a node says at length is kept in short.
+fn shortened(said: &Unmade) -> Unmade {
+    Unmade { name: said.name.clone(), why: said.why.chars().take(WHY_MAX).collect() }
 }
 
 /// Whether nobody can have given this generation.

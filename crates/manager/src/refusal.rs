@@ -81,6 +81,30 @@ pub enum Refusal {
         /// Since when.
         since: WallTime,
     },
+    /// There is a function of this name at the node, and it is another one.
+    FunctionThere {
+        /// Which one.
+        function: FunctionName,
+        /// Whether a manager has made it.
+        is_made: bool,
+    },
+    /// The function is of its lender's own configuration.
+    NotMade {
+        /// Which one.
+        function: FunctionName,
+    },
+    /// The function is being deleted.
+    BeingDeleted {
+        /// Which one.
+        function: FunctionName,
+    },
+    /// The lender cannot make the function.
+    Unmakable {
+        /// Which one.
+        name: Name,
+        /// Why, in its words.
+        why: String,
+    },
     /// There is another function in the slot, or it is being taken from it.
     SlotTaken {
         /// The slot.
@@ -218,6 +242,23 @@ impl fmt::Display for Refusal {
             Self::Otherwise { function, since } => {
                 write!(f, "{function} is there since {since} in another group or with another hold time")
             }
+            Self::FunctionThere { function, is_made: true } => {
+                write!(
+                    f,
+                    "there is a {function} already, made otherwise: delete it first, or choose another name"
+                )
+            }
+            Self::FunctionThere { function, is_made: false } => {
+                write!(f, "there is a {function} already, by its node's configuration: choose another name")
+            }
+            Self::NotMade { function } => write!(
+                f,
+                "{function} is of its node's own configuration: take it out of the file there, and `causeway reload`"
+            ),
+            Self::BeingDeleted { function } => {
+                write!(f, "{function} is being deleted: try again when its lender has done that")
+            }
+            Self::Unmakable { name, why } => write!(f, "{name} cannot be made: {why}"),
             Self::SlotTaken { place, function, since } => {
                 write!(f, "{function} is in slot {place} since {since}: unassign it first")
             }

@@ -6,7 +6,8 @@ use base::ids::{Group, LoanGeneration, NodeId, RailId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Assignment, Block, FunctionKey, Groups, Limited, Name, Place, PublicKey, Resource, WallTime,
+    Assignment, Block, FunctionKey, Groups, Limited, MadeList, Name, Place, PublicKey, Resource, Unmade,
+    WallTime,
 };
 
 /// A report of a node.
@@ -32,6 +33,9 @@ pub enum Said {
         functions: Vec<Reported>,
         /// Which list it has.
         presets: Option<PresetsId>,
+        /// The functions that are to be made there, as it was told last; `None`: no manager has said any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        made: Option<MadeSaid>,
         /// As of [`Said::Rails`].
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         rails: Vec<DeadRail>,
@@ -89,6 +93,19 @@ impl RailCause {
             Self::Carrier => "it has no carrier",
         }
     }
+}
+
+/// Which functions a node was told to make, and how far it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MadeSaid {
+    /// What it was told, durable there.
+    pub list: MadeList,
+    /// Whether it lends all of these but those that it cannot make, and nothing that was made earlier.
+    pub is_done: bool,
+    /// What it cannot make, and has never made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Unmade>,
 }
 
 /// What the certificate of a node says. Whoever takes reports from the network has checked it.

@@ -5,11 +5,11 @@ use base::ids::{DomainId, Group, NodeId};
 use crate::command::{Asked, Asker, Command};
 use crate::decide::{Decision, decide, found};
 use crate::model::{
-    FabricId, FunctionKey, FunctionName, Groups, Kind, Name, OnSilence, PublicKey, RequestId, Resource, Role,
-    TokenHash, WallTime,
+    FabricId, FunctionKey, FunctionName, Groups, Kind, Limits, MadeId, Name, OnSilence, PublicKey, RequestId,
+    Resource, Role, Shape, Storage, TokenHash, WallTime,
 };
 use crate::refusal::Refusal;
-use crate::report::{Holder, Identity, Reported};
+use crate::report::{Holder, Identity, MadeSaid, Reported};
 use crate::state::State;
 
 pub(crate) const FABRIC: FabricId = FabricId([7; 16]);
@@ -46,7 +46,7 @@ pub(crate) fn by(who: &str, number: u64, command: Command) -> Asked {
 }
 
 pub(crate) fn resource() -> Resource {
-    Resource { kind: Kind::Nvme, bytes: 1 << 20, read_only: false }
+    Resource { kind: Kind::Nvme, bytes: 1 << 20, read_only: false, made: None }
 }
 
 pub(crate) fn assign(function: &str, domain: u32, slot: u16) -> Command {
@@ -56,6 +56,24 @@ pub(crate) fn assign(function: &str, domain: u32, slot: u16) -> Command {
 
 pub(crate) fn unassign(function: &str, force: bool) -> Command {
     Command::Unassign { function: function_name(function), force }
+}
+
+/// A function with a namespace of so many MiB.
+pub(crate) fn make(function: &str, mib: u64) -> Command {
+    let bytes = core::num::NonZeroU64::new(mib << 20).unwrap();
+    let (device, storage) = (name("data"), Storage::Own { bytes });
+    let shape = Shape { device, storage, group: None, limits: Limits::default() };
+    Command::MakeFunction { function: function_name(function), shape }
+}
+
+pub(crate) fn delete(function: &str) -> Command {
+    Command::DeleteFunction { function: function_name(function) }
+}
+
+/// A function that was made by this decision, as its lender reports it.
+pub(crate) fn reported_made(number: u32, called: &str, made: MadeId) -> Reported {
+    let it = reported(number, 0, Holder::Nobody);
+    Reported { name: name(called), resource: Resource { made: Some(made), ..it.resource }, ..it }
 }
 
 pub(crate) fn reported(number: u32, generation: u64, holder: Holder) -> Reported {
@@ -126,9 +144,19 @@ pub(crate) fn fabric() -> State {
 
 /// What an inventory of a node comes to.
 pub(crate) fn learn(state: &mut State, node: u64, functions: &[Reported]) -> crate::reconcile::Verdict {
+    learn_all(state, node, functions, None)
+}
+
+/// The same, with what it says of functions that were made.
+pub(crate) fn learn_all(
+    state: &mut State,
+    node: u64,
+    functions: &[Reported],
+    made: Option<&MadeSaid>,
+) -> crate::reconcile::Verdict {
     use crate::entry::{Change, Entry, Who};
     let id = node_id(node);
-    let verdict = crate::reconcile::Judge::new(state, id, state.at()).inventory(functions);
+    let verdict = crate::reconcile::Judge::new(state, id, state.at()).inventory(functions, made);
     if !verdict.news.is_empty() {
         let change = Change::Reported { id, news: verdict.news.clone() };
         let entry = Entry { at: state.at(), who: Who::Node { id }, request: None, change };

@@ -310,8 +310,11 @@ impl<'m> Card<'m> {
         gauges.rolled_back.set(restored as u64);
         ledger.used_bytes()?;
         let drives = config.drives.iter().enumerate();
-        let lent =
-            drives.filter_map(|(at, drive)| Some((at, drive.clone()?, drive_owner(&config.loans, at))));
+        let lent = drives.filter_map(|(at, drive)| {
+            let drive = drive.clone()?;
+            let owner = drive_owner(at, drive.life);
+            Some((at, drive, owner))
+        });
         let lent: Vec<_> = lent.collect();
         ledger.retain(&config.loans, lent.iter().map(|(.., owner)| *owner));
         let cells = lent.iter().map(|(.., owner)| ledger.obtain_drive(*owner));

@@ -226,11 +226,9 @@ impl NodeLedger<'_> {
     };
 }
 
-/// Whose the regions of a drive are: of one life of its place, which is that of the loans of its functions, so a drive
-/// that comes to the place of another one has others.
-pub(crate) fn drive_owner(loans: &[LoanConfig], drive: usize) -> Owner {
-    let lends = |loan: &&LoanConfig| loan.role.lent().is_some_and(|lent| lent.drive == drive);
-    let life = loans.iter().filter(lends).map(|loan| loan.life).max().unwrap_or_default();
+/// Whose the regions of a drive are: of one life of its place, so a drive that comes to the place of another one has
+/// others.
+pub(crate) fn drive_owner(drive: usize, life: u32) -> Owner {
     Owner(DRIVES | u64::from(life) << 16 | drive as u64)
 }
 
@@ -369,6 +367,12 @@ impl<'m> NodeLedger<'m> {
     /// nothing.
     pub fn loan(&self, place: usize, life: u32) -> Option<LoanParts<'m>> {
         self.find_parts(loan_owner(place, life)).ok().flatten()
+    }
+
+    /// The cells of the drive that has `place` in this life, if a card has made it, for onlookers.
+    pub fn drive(&self, place: usize, life: u32) -> Option<&'m DriveCells> {
+        let cells: &DriveCells = find(&self.regions.of(drive_owner(place, life))).ok().flatten()?;
+        cells.is_made().then_some(cells)
     }
 
     /// The cells of the peer in this place, for onlookers.

@@ -61,8 +61,8 @@ pub use neighbourhood::{
     ANNOUNCE_EVERY, NODES_MAX, Neighbour, NeighbourFunction, NeighbourRail, Neighbourhood,
 };
 pub use parts::{
-    DriveConfig, DriveConfigError, DriveDriver, DriverCells, FUNCTIONS_MAX, FunctionCells, MEDIA_SPANS,
-    MEDIA_WORK, NamespaceConfig, Persist, WriteCache,
+    DriveCells, DriveConfig, DriveConfigError, DriveDriver, DriverCells, FUNCTIONS_MAX, FunctionCells,
+    MEDIA_SPANS, MEDIA_WORK, MadeFunction, MadeNamespace, NamespaceConfig, Persist, WriteCache,
 };
 pub use refusal::Refusal;
 pub use sightings::{Cause, Sighting, Sightings};

@@ -5,9 +5,9 @@
 
 pub use device::nvme::{
     COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError,
-    DATA_PAGES as MEDIA_SPANS, FUNCTIONS_MAX, NamespaceConfig, NvmeCells as FunctionCells, Persist,
-    WriteCache,
+    DATA_PAGES as MEDIA_SPANS, FUNCTIONS_MAX, MadeFunction, MadeNamespace, NamespaceConfig,
+    NvmeCells as FunctionCells, Persist, SubsystemCells as DriveCells, WriteCache,
 };
-pub(crate) use device::nvme::{Controller, FairShare, Subsystem, SubsystemCells as DriveCells};
+pub(crate) use device::nvme::{Controller, FairShare, Subsystem};
 pub use host::nvme::{Driver as DriveDriver, DriverCells};
 pub(crate) use host::nvme::{DriverConfig, FunctionError as DriveError, QUEUE_MEMORY_SIZE};

@@ -22,6 +22,9 @@ pub struct ReloadReport {
     pub card_replaced: bool,
     /// The lines of what is lent from now on.
     pub lines: Vec<String>,
+    /// Functions that a manager has made: they stay, whatever the file says.
+    #[serde(default)]
+    pub made: Vec<String>,
 }
 
 /// One thing that differs.
@@ -75,6 +78,7 @@ impl ReloadReport {
             changes: Vec::new(),
             card_replaced: false,
             lines: Vec::new(),
+            made: Vec::new(),
         }
     }
 
@@ -117,10 +121,16 @@ impl ReloadReport {
 
     /// The same for people: a line a change.
     pub fn render(&self) -> String {
+        let made: String = self
+            .made
+            .iter()
+            .map(|function| format!("function {function} stays: a manager has made it\n"))
+            .collect();
         if self.changes.is_empty() && self.refusal.is_none() {
-            return format!("{} does what its file says\n", self.node);
+            return format!("{} does what its file says\n{made}", self.node);
         }
         let mut text: String = self.changes.iter().map(|entry| line(entry, self.refusal.is_some())).collect();
+        text += &made;
         self.lines.iter().for_each(|line| text += &format!("{line}\n"));
         text
     }

@@ -17,6 +17,7 @@
 
 pub mod drive;
 mod file;
+pub mod made;
 pub mod medium;
 pub mod membership;
 pub mod partitions;

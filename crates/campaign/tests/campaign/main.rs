@@ -10,6 +10,7 @@ mod bench;
 mod disks;
 mod events;
 mod managed;
+mod managed_functions;
 mod nbd_client;
 mod s1_kill_series;
 mod switches;

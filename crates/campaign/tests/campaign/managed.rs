@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
 /// A node `desk` with slots `vm/a` and `vm/b`, whose machine has this monitor.
-fn start_desk(machine: &Machine, qmp: Option<&str>) -> Process {
+pub(crate) fn start_desk(machine: &Machine, qmp: Option<&str>) -> Process {
     let dir = machine.dir().display();
     let qmp = qmp.map(|path| format!("qmp = '{path}'\nremove_after_s = 20\n")).unwrap_or_default();
     let slot = |name: &str, bus: &str| {
@@ -60,7 +60,7 @@ fn has(loan: Option<&Value>, function: &str) -> bool {
     loan.is_some_and(|loan| loan["function"] == function && loan["state"] == "up")
 }
 
-fn is_state(state: &'static str) -> impl Fn(&Value) -> bool {
+pub(crate) fn is_state(state: &'static str) -> impl Fn(&Value) -> bool {
     move |row| row["state"] == state
 }
 

@@ -31,9 +31,17 @@ pub struct Config {
     pub firmware: String,
     /// An EUI-64, never reused for another drive: what is kept of the drive bears it. Hosts see [`Config::shown_id`].
     pub unique_id: u64,
-    /// Namespaces of a new drive, by number from 1 on. None: one that has all blocks, attached to controller 0.
+    /// Which life of its place in the ledger it has: another drive that comes to that place has a greater one.
+    pub life: u32,
+    /// Namespaces of a new drive, by number from 1 on. None: one that has all blocks, attached to controller 0, unless
+    /// the drive [begins empty](Config::is_empty).
     pub namespaces: Vec<NamespaceConfig>,
-    /// Virtual functions, at most [`FUNCTIONS_MAX`]; each is a controller of its own, from 1 on. The physical function
+    /// A new drive without namespaces has none: all of them come with functions that are made.
+    pub is_empty: bool,
+    /// Functions that were made since, beyond [`Config::functions`]. Cards on one ledger may differ in these: a new one
+    /// makes the namespaces of those that have come, and deletes those of which the function has gone.
+    pub made: Vec<MadeFunction>,
+    /// Virtual functions that were declared, at most [`FUNCTIONS_MAX`]; each is a controller of its own, from 1 on. The physical function
     /// is controller 0.
     pub functions: u16,
     /// What each function may do until told otherwise.
@@ -83,6 +91,32 @@ pub struct NamespaceConfig {
     pub controllers: Vec<u16>,
 }
 
+/// A virtual function that a drive has got since it was declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
+pub struct MadeFunction {
+    /// Its controller: beyond those of [`Config::functions`].
+    pub controller: u16,
+    /// What it has.
+    pub namespace: MadeNamespace,
+}
+
+/// The namespace of a function that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
+pub enum MadeNamespace {
+    /// One of its own, which comes and goes with it.
+    Own {
+        /// First byte on the medium, if there is room; otherwise it lies where there is some.
+        start: u64,
+        /// Bytes: whole blocks of the drive.
+        bytes: u64,
+    },
+    /// One that may be attached to several controllers.
+    Shared {
+        /// Which.
+        nsid: u32,
+    },
+}
+
 impl Config {
     /// A writable namespace with a hidden cache and a controller memory buffer.
     pub fn new(blocks: u64, block_size: u32, unique_id: u64) -> Self {
@@ -95,7 +129,10 @@ impl Config {
             model: "Causeway NVMe".into(),
             firmware: env!("CARGO_PKG_VERSION").into(),
             unique_id,
+            life: 0,
             namespaces: Vec::new(),
+            is_empty: false,
+            made: Vec::new(),
             functions: 0,
             limit: Limit::NONE,
             doorbell_buffer: true,
@@ -130,6 +167,13 @@ impl Config {
             return Err(ConfigError::Functions(self.functions));
         } else if self.namespaces.len() > NAMESPACES {
             return Err(ConfigError::Namespaces(self.namespaces.len()));
+        }
+        let mut made: Vec<u16> = self.made.iter().map(|it| it.controller).collect();
+        made.sort_unstable();
+        let is_beyond = |it: &&u16| **it > self.functions && **it <= FUNCTIONS_MAX;
+        let twice = made.windows(2).find(|two| two[0] == two[1]).map(|two| &two[0]);
+        if let Some(controller) = made.iter().find(|it| !is_beyond(it)).or(twice) {
+            return Err(ConfigError::MadeFunction(*controller));
         }
         let mut end = 0_u64;
         for (index, namespace) in self.namespaces.iter().enumerate() {
@@ -171,6 +215,8 @@ pub enum ConfigError {
     Blocks(u64),
     /// More virtual functions than a drive has.
     Functions(u16),
+    /// A function was made as a controller that another one is, or that the drive cannot have.
+    MadeFunction(u16),
     /// More namespaces than a drive has.
     Namespaces(usize),
     /// A namespace with blocks of a size that it cannot have on this drive.
@@ -211,6 +257,10 @@ impl fmt::Display for ConfigError {
             Self::Functions(count) => {
                 write!(f, "a drive has at most {FUNCTIONS_MAX} virtual functions, not {count}")
             }
+            Self::MadeFunction(controller) => write!(
+                f,
+                "a function cannot be made as controller {controller}: another one is that, or the drive has none"
+            ),
             Self::Namespaces(count) => {
                 write!(f, "a drive has at most {NAMESPACES} namespaces, not {count}")
             }

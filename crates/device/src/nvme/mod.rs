@@ -42,7 +42,9 @@ use spec::nvme::Status;
 pub use cells::{
     COMMANDS, DATA_MAX, DATA_PAGES, IO_QUEUES, MEMORY_BUFFER_BYTES, NvmeCells, QUEUE_ENTRIES, VECTORS,
 };
-pub use config::{Config, ConfigError, FUNCTIONS_MAX, NamespaceConfig, WriteCache};
+pub use config::{
+    Config, ConfigError, FUNCTIONS_MAX, MadeFunction, MadeNamespace, NamespaceConfig, WriteCache,
+};
 pub use config_space::{MEMORY_BUFFER_BAR, REGISTERS_BAR};
 pub use limit::{Limit, LimitError};
 pub use registers::{BAR_BYTES, PENDING_OFFSET, VECTORS_OFFSET};

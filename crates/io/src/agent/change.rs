@@ -178,7 +178,7 @@ impl Agent {
     }
 
     /// What was to be made durable for the loan of this place is not wanted any more.
-    fn forget_wants(&mut self, place: usize) {
+    pub(super) fn forget_wants(&mut self, place: usize) {
         let is_past = |event: &AgentEvent| match event {
             AgentEvent::RaiseIncarnation { loan, .. } | AgentEvent::StoreTenancy { loan, .. } => {
                 *loan == place

@@ -7,6 +7,7 @@
 mod attach;
 mod change;
 mod clients;
+mod divide;
 mod drives;
 mod entries;
 mod heard;
@@ -43,6 +44,7 @@ use tracing::debug;
 use self::change::Leaving;
 pub use self::change::{Arrivals, Withdrawn};
 use self::clients::Clients;
+pub use self::divide::Zeroing;
 pub use self::drives::DriveEnd;
 use self::drives::Images;
 use self::entries::Entries;

@@ -70,6 +70,10 @@ impl<'a> View<'a> {
         Self { spec, ledger, shared, sharing, card, standby }
     }
 
+    pub(super) fn ledger(&self) -> NodeLedger<'a> {
+        self.ledger
+    }
+
     /// What the node was started with.
     pub fn spec(&self) -> &'a NodeSpec {
         self.spec

@@ -57,6 +57,10 @@ impl Kind {
             | Refusal::Taken { .. }
             | Refusal::Ending { .. }
             | Refusal::Otherwise { .. }
+            | Refusal::FunctionThere { .. }
+            | Refusal::NotMade { .. }
+            | Refusal::BeingDeleted { .. }
+            | Refusal::Unmakable { .. }
             | Refusal::SlotTaken { .. }
             | Refusal::NotInGroup { .. }
             | Refusal::TokenThere { .. }

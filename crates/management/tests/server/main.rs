@@ -10,5 +10,6 @@ mod disk;
 mod fabric;
 mod interface;
 mod joining;
+mod making;
 mod node;
 mod scale;

@@ -8,8 +8,8 @@ use futures_util::{SinkExt, StreamExt};
 use management::keys::{self, JoinToken, NodeKey};
 use management::shapes::{Joined, join_text};
 use management::wire::{self, About, DomainSaid, FromNode, SlotSaid, ToNode, proof_text};
-use manager::model::{Block, Groups, Kind, Limited, Name, Resource, WallTime};
-use manager::report::{DeadRail, Holder, Identity, Order, PresetsId, Report, Reported, Said};
+use manager::model::{Block, Groups, Kind, Limited, Made, MadeList, Name, Resource, Unmade, WallTime};
+use manager::report::{DeadRail, Holder, Identity, MadeSaid, Order, PresetsId, Report, Reported, Said};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -52,6 +52,9 @@ pub(crate) async fn ask_to_join(
     client.with_token(&token.token.reveal()).post("/v1/join", body).await
 }
 
+/// The number of the first function that was made.
+const MADE: u32 = 100;
+
 /// A node that has joined.
 pub(crate) struct Node {
     pub(crate) key: NodeKey,
@@ -59,6 +62,8 @@ pub(crate) struct Node {
     /// What it lends, by number: generation and holder.
     pub(crate) table: BTreeMap<u32, (LoanGeneration, Holder, Option<Limited>)>,
     pub(crate) about: About,
+    /// What it was told to make, and how far it is.
+    pub(crate) made: Option<MadeSaid>,
 }
 
 impl Node {
@@ -68,13 +73,13 @@ impl Node {
         let joined: Joined = serde_json::from_value(joined).unwrap();
         let table =
             (0..functions).map(|number| (number, (LoanGeneration(0), Holder::Nobody, None))).collect();
-        Self { key, joined, table, about: About::default() }
+        Self { key, joined, table, about: About::default(), made: None }
     }
 
     /// Somebody with a key of his own who shows what another node has.
     pub(crate) fn join_as_stranger(of: &Joined, name: &str) -> Self {
         let joined = Joined { name: name.to_owned(), ..of.clone() };
-        Self { key: keys::new_pair(), joined, table: BTreeMap::new(), about: About::default() }
+        Self { key: keys::new_pair(), joined, table: BTreeMap::new(), about: About::default(), made: None }
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -131,13 +136,17 @@ impl Node {
             issued: WallTime::default(),
         };
         let functions = self.table.keys().map(|number| self.reported(*number)).collect();
-        let said = Said::Inventory { identity, functions, presets: None, rails: Vec::new() };
+        let (made, rails) = (self.made.clone(), Vec::new());
+        let said = Said::Inventory { identity, functions, presets: None, made, rails };
         agent.say(&FromNode::Report(Report { epoch, said })).await;
     }
 
     pub(crate) fn reported(&self, number: u32) -> Reported {
-        let name: Name = format!("nvme{number}").parse().unwrap();
-        let resource = Resource { kind: Kind::Nvme, bytes: 1 << 30, read_only: false };
+        let made = self.made.as_ref().map_or(&[][..], |made| &made.list.functions).iter();
+        let made = (MADE..).zip(made).find(|(of, _)| *of == number).map(|(_, made)| made);
+        let own = format!("nvme{number}").parse().unwrap();
+        let (name, made): (Name, _) = made.map_or((own, None), |made| (made.name.clone(), Some(made.id)));
+        let resource = Resource { kind: Kind::Nvme, bytes: 1 << 30, read_only: false, made };
         let (generation, holder, limits) = self.table[&number];
         Reported { number, name, resource, generation, holder, limits }
     }
@@ -148,6 +157,27 @@ impl Node {
         self.table.insert(order.number, (order.generation, holder, order.limits));
         let said = Said::Function(self.reported(order.number));
         agent.say(&FromNode::Report(Report { epoch, said })).await;
+    }
+
+    /// Hears until a list of functions comes, makes them but for what `refuses` says why not, and says so.
+    pub(crate) async fn make_functions(
+        &mut self,
+        agent: &mut Agent,
+        refuses: impl Fn(&Made) -> Option<String>,
+    ) -> MadeList {
+        loop {
+            let ToNode::Functions { epoch, list } = agent.hear().await.unwrap() else { continue };
+            let refused = |made: &Made| Some(Unmade { name: made.name.clone(), why: refuses(made)? });
+            let refused: Vec<Unmade> = list.functions.iter().filter_map(refused).collect();
+            let is_there = |made: &Made| refused.iter().all(|it| it.name != made.name);
+            self.table.retain(|number, _| *number < MADE);
+            for (number, _) in (MADE..).zip(&list.functions).filter(|(_, made)| is_there(made)) {
+                self.table.insert(number, (LoanGeneration(0), Holder::Nobody, None));
+            }
+            self.made = Some(MadeSaid { list: list.clone(), is_done: true, refused });
+            self.inventory(agent, epoch).await;
+            return list;
+        }
     }
 
     /// Hears until orders come, and applies them.

@@ -44,7 +44,7 @@ fn node(number: usize) -> Vec<Entry> {
     let block = Block::new(16 * (number as u32 + 1), 16).unwrap();
     let token =
         JoinToken { hash, expires: AT.plus_s(60), groups: Groups::default(), domains: 16, used: None };
-    let resource = Resource { kind: Kind::Nvme, bytes: 1 << 40, read_only: false };
+    let resource = Resource { kind: Kind::Nvme, bytes: 1 << 40, read_only: false, made: None };
     let seen = (0..FUNCTIONS).map(|number| News::Seen {
         number,
         name: format!("nvme{number}").parse().unwrap(),

@@ -39,6 +39,9 @@ pub(super) fn assign(
         Loan::Free => {}
         loan => return Err(taken(state, name, loan)),
     }
+    if state.is_unwanted(found) {
+        return Err(Refusal::BeingDeleted { function: name.clone() });
+    }
     check_open(state)?;
     check_groups(state, name, borrower, group)?;
     check_slot(state, borrower, to.place)?;
@@ -71,6 +74,9 @@ pub(super) fn unassign(state: &State, name: &FunctionName, force: bool) -> Resul
 /// What a function may do. It is no part of an assignment: whoever has the function keeps it.
 pub(super) fn set_limits(state: &State, name: &FunctionName, limits: Limits) -> Result<Outcome, Refusal> {
     let found = function(state, name)?;
+    if state.is_unwanted(found) {
+        return Err(Refusal::BeingDeleted { function: name.clone() });
+    }
     let answer = |id| Answer::Limits { key: found.key, id };
     if let Some(known) = found.limits.filter(|known| known.limits == limits) {
         return Ok((None, answer(known.id)));
@@ -88,7 +94,7 @@ fn answer(function: &Function, generation: LoanGeneration) -> Answer {
     Answer::Function { key: function.key, generation }
 }
 
-fn taken(state: &State, name: &FunctionName, loan: Loan) -> Refusal {
+pub(super) fn taken(state: &State, name: &FunctionName, loan: Loan) -> Refusal {
     let (function, since) = (name.clone(), loan.since().unwrap_or(WallTime(0)));
     match loan.occupied() {
         None => Refusal::Ending { function, since },

@@ -5,6 +5,9 @@
 
 mod access;
 mod assign;
+mod made;
+#[cfg(test)]
+mod made_tests;
 mod nodes;
 #[cfg(test)]
 mod tests;
@@ -77,7 +80,8 @@ fn check_version(state: &State, asked: &Asked) -> Result<(), Refusal> {
     let present = match &asked.command {
         Command::Assign { function, .. }
         | Command::Unassign { function, .. }
-        | Command::SetLimits { function, .. } => state.function_called(function).map(|it| it.version),
+        | Command::SetLimits { function, .. }
+        | Command::DeleteFunction { function } => state.function_called(function).map(|it| it.version),
         Command::RemoveNode { node } | Command::SetGroups { node, .. } => {
             state.node_called(node).map(|it| it.version)
         }
@@ -111,6 +115,8 @@ fn outcome(state: &State, now: WallTime, asked: &Asked) -> Result<Outcome, Refus
         }
         Command::Unassign { function, force } => assign::unassign(state, function, *force),
         Command::SetLimits { function, limits } => assign::set_limits(state, function, *limits),
+        Command::MakeFunction { function, shape } => made::make(state, function, shape),
+        Command::DeleteFunction { function } => made::delete(state, function),
         Command::EndRestore { anyway } => nodes::end_restore(state, *anyway),
     }
 }

@@ -5,12 +5,21 @@ use base::ids::{LoanGeneration, NodeId};
 
 use super::{Progress, Reply, Ticket};
 use crate::entry::Answer;
-use crate::model::{FunctionKey, LimitsId, RequestId};
+use crate::model::{FunctionKey, LimitsId, MadeId, Name, RequestId};
 use crate::refusal::Refusal;
 use crate::state::State;
 
 /// Answers that are remembered though no entry has them: refusals, and of what was so already.
 const REMEMBERED_MAX: usize = 4096;
+
+/// Of what it is waited that a lender applies it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Subject {
+    /// What is decided of a function.
+    Function(FunctionKey),
+    /// Which functions are made at a node.
+    Making(NodeId),
+}
 
 /// What came of a request, and by which entry.
 pub(super) type Outcome = Result<(Answer, Option<u64>), Refusal>;
@@ -21,13 +30,13 @@ pub(super) type Outcome = Result<(Answer, Option<u64>), Refusal>;
 pub(super) struct Answers {
     /// In the order of what has to be durable.
     undurable: VecDeque<(u64, Waiting)>,
-    unapplied: BTreeMap<FunctionKey, Vec<Waiting>>,
+    unapplied: BTreeMap<Subject, Vec<Waiting>>,
     /// How many are in `unapplied`.
     unapplied_len: usize,
-    /// Functions whose requests may have an answer.
-    changed: BTreeSet<FunctionKey>,
+    /// Those whose requests may have an answer.
+    changed: BTreeSet<Subject>,
     /// Until when those in `unapplied` wait.
-    deadlines: BTreeSet<(Instant, FunctionKey, Ticket)>,
+    deadlines: BTreeSet<(Instant, Subject, Ticket)>,
     ready: VecDeque<(Ticket, Result<Reply, Refusal>)>,
     remembered: BTreeMap<RequestId, (u64, Outcome)>,
     remembered_order: VecDeque<RequestId>,
@@ -73,8 +82,8 @@ impl Answers {
         Some(if *asked == fingerprint { outcome.clone() } else { Err(Refusal::OtherRequest) })
     }
 
-    /// Something about this function has become durable, or its lender is heard or silent.
-    pub(super) fn look_again(&mut self, key: FunctionKey) {
+    /// Something about this has become durable, or its lender is heard or silent.
+    pub(super) fn look_again(&mut self, key: Subject) {
         if self.unapplied.contains_key(&key) {
             self.changed.insert(key);
         }
@@ -82,9 +91,10 @@ impl Answers {
 
     /// A lender is heard or silent.
     pub(super) fn look_at_lender(&mut self, node: NodeId) {
-        let key = |number| FunctionKey { node, number };
+        let key = |number| Subject::Function(FunctionKey { node, number });
         let range = self.unapplied.range(key(0)..=key(u32::MAX));
         self.changed.extend(range.map(|(key, _)| *key));
+        self.look_again(Subject::Making(node));
     }
 
     /// Whoever has waited for too long hears that it is pending.
@@ -128,11 +138,19 @@ impl Answers {
             Ok(done) => done,
             Err(refusal) => return self.ready.push_back((it.ticket, Err(refusal))),
         };
-        let (key, progress) = match answer {
+        let (key, progress) = match &answer {
             Answer::Function { key, generation } => {
-                (Some(key), progress(state, durable, key, generation, is_silent))
+                (Some(Subject::Function(*key)), progress(state, durable, *key, *generation, is_silent))
             }
-            Answer::Limits { key, id } => (Some(key), limited(state, durable, key, id, is_silent)),
+            Answer::Limits { key, id } => {
+                (Some(Subject::Function(*key)), limited(state, durable, *key, *id, is_silent))
+            }
+            Answer::Made { node, name, id, is_wanted } => {
+                match made(state, durable, (*node, name), (*id, *is_wanted), is_silent) {
+                    Ok(progress) => (Some(Subject::Making(*node)), progress),
+                    Err(refusal) => return self.ready.push_back((it.ticket, Err(refusal))),
+                }
+            }
             Answer::Done | Answer::Joined { .. } => (None, Progress::Done),
         };
         match (key, progress) {
@@ -157,7 +175,8 @@ fn progress(
     match state.function(key) {
         // What is not lent any more nobody has.
         None => Progress::Overtaken,
-        Some(function) if function.generation > generation => Progress::Overtaken,
+        // One that was not lent for a while is known anew, with what its lender says.
+        Some(function) if function.generation != generation => Progress::Overtaken,
         Some(function) if function.loan.is_settled() && function.version <= durable => Progress::Done,
         Some(_) => pending,
     }
@@ -172,8 +191,39 @@ fn limited(
 ) -> Progress {
     match state.function(key) {
         None => Progress::Overtaken,
-        Some(function) if function.limits.is_some_and(|limited| limited.id > id) => Progress::Overtaken,
+        Some(function) if function.limits.is_none_or(|limited| limited.id != id) => Progress::Overtaken,
         Some(function) if function.is_limited() && function.version <= durable => Progress::Done,
         Some(_) => Progress::Pending { lender: key.node, is_silent: is_silent(&key.node) },
     }
+}
+
+/// A function that its lender cannot make is none: who has asked for it hears why.
+fn made(
+    state: &State,
+    durable: u64,
+    (node, name): (NodeId, &Name),
+    (id, is_wanted): (MadeId, bool),
+    is_silent: &impl Fn(&NodeId) -> bool,
+) -> Result<Progress, Refusal> {
+    // What was made at a node that was removed is nobody's here.
+    let Some(making) = state.making(node) else { return Ok(Progress::Overtaken) };
+    let wanted = making.functions.get(name);
+    let is_later = |of: MadeId| of > id;
+    if wanted.is_some_and(|wanted| is_later(wanted.id)) {
+        return Ok(Progress::Overtaken);
+    }
+    if let Some(refused) = making.refused.get(name).filter(|it| it.id == id && making.version <= durable) {
+        return Err(Refusal::Unmakable { name: name.clone(), why: refused.why.clone() });
+    }
+    if is_wanted && wanted.is_none() {
+        return Ok(Progress::Overtaken);
+    }
+    let is_applied = match (is_wanted, wanted) {
+        (true, Some(wanted)) => wanted.is_made,
+        _ => !making.leaving.contains_key(name),
+    };
+    Ok(match is_applied && making.version <= durable {
+        true => Progress::Done,
+        false => Progress::Pending { lender: node, is_silent: is_silent(&node) },
+    })
 }

@@ -32,6 +32,9 @@ pub(super) struct Contact {
     /// Which list it has.
     presets_kept: Option<PresetsId>,
     presets_told: bool,
+    /// Whether it does not have what is decided of the functions that are made there, though it had.
+    pub(super) is_making_behind: bool,
+    making_told: bool,
     /// It was asked what it remembers, since the last pause.
     is_asked: bool,
     /// How often it has had the manager begin another epoch.
@@ -53,6 +56,8 @@ impl Contact {
             presets_index,
             presets_kept: None,
             presets_told: false,
+            is_making_behind: false,
+            making_told: false,
             is_asked: false,
             raised: 0,
             pause: RETELL,
@@ -73,6 +78,7 @@ impl Contact {
         (self.is_greeted, self.is_asked) = (false, false);
         self.behind.values_mut().for_each(|is_told| *is_told = false);
         self.presets_told = false;
+        self.making_told = false;
         self.pause = (self.pause * 2).min(RETELL_MAX);
     }
 
@@ -115,7 +121,9 @@ impl Manager {
             let has_said = self.memories.has(node) || core::mem::replace(&mut contact.is_asked, true);
             (!has_said).then_some(Effect::Recall { node, epoch })
         } else {
-            self.tell_orders(node, epoch).or_else(|| self.tell_presets(node, epoch))
+            self.tell_orders(node, epoch)
+                .or_else(|| self.tell_presets(node, epoch))
+                .or_else(|| self.tell_making(node, epoch))
         };
         if effect.is_some() {
             self.arm(now, node);
@@ -181,6 +189,28 @@ impl Manager {
             Some(Preset { place, function: function.key, lender, generation, group })
         });
         Some(Effect::TellBorrower { node, id, presets: assigned.collect() })
+    }
+
+    fn tell_making(&mut self, node: NodeId, epoch: u64) -> Option<Effect> {
+        let (contact, making) = (self.contacts.get_mut(&node)?, self.state.making(node)?);
+        if contact.making_told || (making.is_applied() && !contact.is_making_behind) {
+            return None;
+        }
+        if making.version > self.durable && !canary::is_off(Rule::TellDurable) {
+            self.held.insert(node);
+            return None;
+        }
+        contact.making_told = true;
+        Some(Effect::TellMaker { node, epoch, list: making.list() })
+    }
+
+    /// What is decided of the functions that are made at a node has changed.
+    pub(super) fn making_changed(&mut self, node: NodeId) {
+        if let Some(contact) = self.contacts.get_mut(&node) {
+            contact.making_told = false;
+            contact.pause = RETELL;
+            self.ready.insert(node);
+        }
     }
 
     /// What is in the slots of a node has changed by the entry of this index.

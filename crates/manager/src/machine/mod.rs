@@ -3,6 +3,8 @@
 
 mod answers;
 mod contact;
+#[cfg(test)]
+mod made_tests;
 mod memories;
 mod notes;
 mod rails;
@@ -20,11 +22,11 @@ use crate::canary::{self, Rule};
 use crate::command::Asked;
 use crate::decide::decide;
 use crate::entry::{Answer, Change, Entry, Who};
-use crate::model::{FunctionKey, WallTime};
+use crate::model::{FunctionKey, MadeList, WallTime};
 use crate::refusal::Refusal;
 use crate::report::{Alarm, DeadRail, Event, Order, Preset, PresetsId};
 use crate::state::State;
-use answers::Answers;
+use answers::{Answers, Subject};
 use contact::Contact;
 use memories::Memories;
 pub(crate) use memories::Slots;
@@ -146,6 +148,15 @@ pub enum Effect {
         /// The slots that are not empty.
         presets: Vec<Preset>,
     },
+    /// Tell a lender which functions are to be made there.
+    TellMaker {
+        /// Whom.
+        node: NodeId,
+        /// The manager's epoch.
+        epoch: u64,
+        /// All of them.
+        list: MadeList,
+    },
     /// Tell these nodes, by one notice to all of them, that rails seem to be dead. They use others until those have
     /// answered, which they are asked to do at once: so one that gets lost, is late or wrong does no harm.
     TellRails {
@@ -192,7 +203,7 @@ pub struct Manager {
     /// When contacts are told again.
     due: BTreeSet<(Instant, NodeId)>,
     /// Functions that entries have changed which are not durable yet.
-    touched: VecDeque<(u64, FunctionKey)>,
+    touched: VecDeque<(u64, Subject)>,
     answers: Answers,
     rails: Rails,
     notes: Notes,
@@ -369,8 +380,12 @@ impl Manager {
         borrowers.into_iter().for_each(|node| self.presets_changed(node, index));
         affected.sort_unstable();
         for key in affected {
-            self.touched.push_back((index, key));
+            self.touched.push_back((index, Subject::Function(key)));
             self.order_changed(key);
+        }
+        if let Some(node) = entry.change.made_at() {
+            self.touched.push_back((index, Subject::Making(node)));
+            self.making_changed(node);
         }
         match entry.change {
             Change::NodeRemoved { id, .. } | Change::NodeDisplaced { id } => {

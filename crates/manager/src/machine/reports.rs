@@ -70,7 +70,7 @@ impl Manager {
             }
         }
         match &report.said {
-            Said::Inventory { identity, functions, presets, rails } => {
+            Said::Inventory { identity, functions, presets, made, rails } => {
                 self.hear_issued(node, identity.issued);
                 self.hear_rails(now.wall, node, rails);
                 if let Some(contact) = self.contacts.get_mut(&node) {
@@ -78,12 +78,13 @@ impl Manager {
                     contact.has_kept(*presets);
                 }
                 let judge = Judge::new(&self.state, node, self.state.clamp(now.wall));
-                let verdict = judge.with_slots(self.memories.slots()).inventory(functions);
+                let verdict = judge.with_slots(self.memories.slots()).inventory(functions, made.as_ref());
                 let removed = self.memories.removed_by(node).map(|by| Alarm::Removed { by });
                 if let Some(contact) = self.contacts.get_mut(&node) {
                     // What is over may be raised again.
                     let stays = |it: &Alarm| verdict.alarms.contains(it) || removed.as_ref() == Some(it);
                     contact.alarms.retain(|_, alarm| stays(alarm));
+                    contact.is_making_behind = verdict.is_making_behind;
                 }
                 self.follow(now, node, verdict);
             }

@@ -64,7 +64,7 @@ impl Rig {
         self.manager.handle_reachable(node_id(node));
         let identity = identity(self.manager.state(), node);
         let functions = functions.to_vec();
-        self.say(node, Said::Inventory { identity, functions, presets: None, rails: vec![] });
+        self.say(node, Said::Inventory { identity, functions, presets: None, made: None, rails: vec![] });
     }
 
     fn ask(&mut self, ticket: u64, command: Command) {
@@ -323,7 +323,7 @@ fn a_restored_manager_listens_before_it_speaks() {
     let (key, groups) = (crate::model::PublicKey([3; 32]), crate::model::Groups::default());
     let identity = Identity { name: name("third"), key, block, groups, issued: T0 };
     let presets = Some(PresetsId { epoch: 4, index: 99 });
-    rig.say(3, Said::Inventory { identity, functions: vec![], presets, rails: vec![] });
+    rig.say(3, Said::Inventory { identity, functions: vec![], presets, made: None, rails: vec![] });
     let asked = Effect::Greet { node: node_id(1), epoch: RESTORE_EPOCHS + 6 };
     assert!(rig.all().contains(&asked), "it is understood now");
     rig.hear(1, &all);

@@ -3,7 +3,7 @@ use core::num::NonZeroU64;
 use base::ids::{Group, LoanGeneration, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::{FunctionKey, HOLD_MAX_S, Name, Place, WallTime, node_text};
+use super::{FunctionKey, HOLD_MAX_S, MadeId, Name, Place, WallTime, node_text};
 
 /// What a function is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -25,6 +25,9 @@ pub struct Resource {
     pub bytes: u64,
     /// Whether it refuses writes.
     pub read_only: bool,
+    /// By which decision of a manager it was made; `None`: its lender's own configuration has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<MadeId>,
 }
 
 /// What becomes of an assignment when the borrower is silent.

@@ -5,6 +5,7 @@
 mod access;
 mod function;
 mod ids;
+mod made;
 mod name;
 mod node;
 
@@ -12,6 +13,10 @@ pub use access::{ApiToken, JoinToken, Role, Used};
 pub use function::{Assignment, Function, Kind, Limited, Limits, LimitsId, Loan, OnSilence, Resource};
 pub(crate) use ids::node_text;
 pub use ids::{FabricId, FunctionKey, Place, PublicKey, RequestId, TokenHash, WallTime};
+pub use made::{
+    MADE_PER_NODE_MAX, Made, MadeId, MadeList, Making, Refused, Shape, Storage, UNMADE_MAX, Unmade, WHY_MAX,
+    Wanted,
+};
 pub use name::{BadName, FunctionName, Name, nearest, nearest_text};
 pub use node::{Block, Groups, Membership, Node, Quarantine};
 

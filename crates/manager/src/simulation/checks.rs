@@ -6,6 +6,7 @@ use base::Instant;
 use base::ids::NodeId;
 
 use super::client::{Heard, is_done};
+use super::making::Unwanted;
 use super::node::{Accepted, Node};
 use super::setting::load;
 use crate::command::{Asked, Command};
@@ -38,6 +39,8 @@ pub(super) struct Checks {
     /// When which life told of dead rails last.
     rails_told: Option<(Instant, u64)>,
     tokens: BTreeSet<crate::model::TokenHash>,
+    /// Functions that were made, and are to be there no more.
+    pub(super) unwanted: Unwanted,
     /// The greatest index that anybody has heard of.
     pub(super) heard: u64,
 }
@@ -58,6 +61,7 @@ impl Checks {
             removed: Vec::new(),
             rails_told: None,
             tokens: BTreeSet::new(),
+            unwanted: Unwanted::default(),
         }
     }
 
@@ -65,7 +69,7 @@ impl Checks {
         self.error.get_or_insert_with(what);
     }
 
-    fn expect(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    pub(super) fn expect(&mut self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
             self.fail(what);
         }
@@ -88,6 +92,7 @@ impl Checks {
         for (index, entry) in (first..).zip(entries) {
             let affected = self.shadow.affected(&entry.change);
             self.look_at_change(&entry.change, entry.at, nodes);
+            self.note_deletion(&entry.change);
             if let Err(error) = self.shadow.apply(index, entry) {
                 return self.fail(|| format!("entry {index} does not fit: {error}"));
             }
@@ -263,6 +268,7 @@ impl Checks {
     }
 
     fn look_at_done(&mut self, asked: &Asked, reply: &crate::machine::Reply, nodes: &[Node]) {
+        self.look_at_made(asked, reply, nodes);
         let (Answer::Function { key, .. } | Answer::Limits { key, .. }) = reply.answer else { return };
         let node = nodes.iter().find(|node| node.id() == key.node);
         let mark = node.and_then(|node| node.marks.get(&key.number)).copied().unwrap_or_default();

@@ -6,10 +6,11 @@ use std::num::NonZeroU64;
 use base::Random;
 use base::ids::Group;
 
+use super::making::{MADE, TOO_LARGE, made_name};
 use super::setting::{FUNCTIONS, domain, node_name};
 use crate::command::{Asked, Asker, Command};
 use crate::machine::{Progress, Reply};
-use crate::model::{FunctionName, Groups, Limits, OnSilence};
+use crate::model::{FunctionName, Groups, Limits, OnSilence, Shape, Storage};
 use crate::refusal::Refusal;
 use crate::testing::{name, request};
 
@@ -59,16 +60,28 @@ impl Client {
         let random = &mut self.random;
         let (node, _) = bases[random.index(bases.len())];
         let (_, base) = bases[random.index(bases.len())];
-        let function = format!("nvme{}", random.below(u64::from(FUNCTIONS)));
-        let function = FunctionName { node: node_name(node), function: name(&function) };
+        let number = random.below(u64::from(FUNCTIONS + MADE)) as u32;
+        let function = match number.checked_sub(FUNCTIONS) {
+            None => name(&format!("nvme{number}")),
+            Some(made) => made_name(made),
+        };
+        let function = FunctionName { node: node_name(node), function };
         match random.below(100) {
-            0..55 => {
+            0..48 => {
                 let (domain, slot) = (domain(base, random.below(2)), random.below(2) as u16);
                 let on_silence = if random.chance(200) { OnSilence::Remove } else { OnSilence::default() };
                 Command::Assign { function, domain, slot, group: Group::DEFAULT, on_silence }
             }
-            55..80 => Command::Unassign { function, force: false },
-            80..85 => {
+            48..70 => Command::Unassign { function, force: false },
+            70..80 if number >= FUNCTIONS => {
+                let bytes = if random.chance(100) { TOO_LARGE } else { 1 << 20 };
+                let bytes = NonZeroU64::new(bytes).expect("that is some room");
+                let (device, storage) = (name("nvme"), Storage::Own { bytes });
+                let shape = Shape { device, storage, group: None, limits: Limits::default() };
+                Command::MakeFunction { function, shape }
+            }
+            80..84 if number >= FUNCTIONS => Command::DeleteFunction { function },
+            70..85 => {
                 let iops = NonZeroU64::new(random.below(4));
                 Command::SetLimits { function, limits: Limits { iops, bytes_per_s: None } }
             }

@@ -11,6 +11,7 @@ mod client;
 mod driver;
 mod faults;
 mod lives;
+mod making;
 mod node;
 mod rails;
 mod setting;
@@ -58,7 +59,7 @@ fn no_odd_seed_finds_anything() {
 
 /// Each rule, and in how many seeds at most its absence is noticed. That of `ClaimsAfterRestore` is noticed by a test
 /// of its own, `a_lender_that_claims_to_know_better_is_not_believed`: no seed tried has come to such a lie.
-const CANARIES: [(Rule, u64); 25] = [
+const CANARIES: [(Rule, u64); 28] = [
     (Rule::TellDurable, 200),
     (Rule::AnswerDurable, 200),
     (Rule::RememberRequests, 400),
@@ -79,6 +80,9 @@ const CANARIES: [(Rule, u64); 25] = [
     (Rule::RefuseLowerGenerations, 400),
     (Rule::RefuseOlderLimits, 400),
     (Rule::CheckLimits, 200),
+    (Rule::CheckMade, 400),
+    (Rule::RefuseOlderMade, 400),
+    (Rule::DeleteFree, 200),
     (Rule::SayActed, 400),
     (Rule::BlameAccuser, 200),
     (Rule::PaceRails, 200),

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::Random;
 use base::ids::{LoanGeneration, NodeId, RailId};
 
+use super::making::{Deleted, Table};
 use super::setting::FUNCTIONS;
 use crate::machine::RAILS_SAID_MAX;
 use crate::member::{Change, Effect, Kept, Member, Row, Told};
 use crate::model::{Assignment, FunctionKey, Limited, LimitsId};
 use crate::report::{DeadRail, Holder, Identity, Preset, Report};
-use crate::testing::{node_id, reported};
+use crate::testing::node_id;
 
 /// What nobody but the checkers knows of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,12 +40,18 @@ pub(super) struct Node {
     /// What is durable.
     pub(super) kept: Kept,
     pub(super) marks: BTreeMap<u32, Mark>,
+    /// What it has made, durable.
+    pub(super) made: Table,
+    /// What was made is not what was told last.
+    pub(super) makes: bool,
+    /// Whether an older copy of its folder was ever put back.
+    pub(super) was_copied: bool,
     /// The process; none: it has not joined.
-    member: Option<Member>,
+    pub(super) member: Option<Member>,
     /// What the card was told and does not act by yet.
-    acts: Vec<(u32, Row)>,
+    pub(super) acts: Vec<(u32, Row)>,
     /// An older copy of its folder.
-    pub(super) copy: Option<Kept>,
+    pub(super) copy: Option<(Kept, Table)>,
     /// Rails that it finds dead, each once.
     pub(super) rails: BTreeMap<(NodeId, RailId), DeadRail>,
     /// Those that it ever found dead.
@@ -84,6 +91,9 @@ impl Node {
             is_unheard: false,
             kept: Kept::default(),
             marks: (0..FUNCTIONS).map(|number| (number, Mark::default())).collect(),
+            made: Table::new(),
+            makes: false,
+            was_copied: false,
             member: None,
             acts: Vec::new(),
             copy: None,
@@ -113,8 +123,7 @@ impl Node {
     pub(super) fn begin(&mut self) {
         let Some(identity) = self.identity.clone() else { return };
         let mut member = Member::new(identity, self.kept.clone());
-        let functions = (0..FUNCTIONS).map(|number| reported(number, 0, Holder::Nobody));
-        member.set_functions(functions.map(|it| (it.number, it.name, it.resource)));
+        member.set_functions(self.lent());
         for (number, row) in &self.kept.rows {
             let mark = self.marks.entry(*number).or_default();
             mark.acted = mark.acted.max(row.generation.0);
@@ -161,8 +170,8 @@ impl Node {
     }
 
     /// Does what is to be done. What it reports, and what has changed in its table.
-    pub(super) fn drive(&mut self, mishaps: &mut Mishaps<'_>) -> (Vec<Report>, Vec<Accepted>) {
-        let (mut reports, mut accepted) = (Vec::new(), Vec::new());
+    pub(super) fn drive(&mut self, mishaps: &mut Mishaps<'_>) -> (Vec<Report>, Vec<Accepted>, Vec<Deleted>) {
+        let (mut reports, mut accepted, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(effect) = self.member.as_mut().and_then(Member::poll_effect) {
             if mishaps.random.chance(mishaps.deaths) {
                 self.begin();
@@ -182,10 +191,16 @@ impl Node {
                     }
                 }
                 Effect::Plug => {}
+                Effect::Make => {
+                    self.makes = true;
+                    if !mishaps.random.chance(mishaps.late) {
+                        deleted.extend(self.follow_made());
+                    }
+                }
                 Effect::Say(report) => reports.push(report),
             }
         }
-        (reports, accepted)
+        (reports, accepted, deleted)
     }
 
     fn keep(&mut self, change: &Change) -> Option<Accepted> {
@@ -238,10 +253,18 @@ impl Node {
         self.begin();
     }
 
+    /// Whether a copy of its folder was made now; else there is one.
+    pub(super) fn make_copy(&mut self) -> bool {
+        let is_new = self.copy.is_none();
+        self.copy.get_or_insert_with(|| (self.kept.clone(), self.made.clone()));
+        is_new
+    }
+
     /// An older copy of its folder is put back. What it has promised stays: an operator who puts back that, too, and
     /// restores the manager at once, has two histories.
     pub(super) fn go_back(&mut self) {
-        let Some(copy) = self.copy.take() else { return };
+        let Some((copy, made)) = self.copy.take() else { return };
+        (self.made, self.was_copied) = (made, true);
         let epoch = self.kept.epoch;
         let now = core::mem::replace(&mut self.kept, copy);
         self.kept.epoch = epoch;

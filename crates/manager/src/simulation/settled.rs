@@ -23,6 +23,18 @@ pub(super) fn unsettled(state: &State, nodes: &[Node]) -> Option<String> {
             return Some(format!("the manager has {function:?}, and its lender {row:?}"));
         }
     }
+    // One that the backup did not know, and nobody has waited for, is a stranger.
+    let mut known = members.iter().filter(|(id, _)| state.joined(**id).is_some());
+    let unmade = known.find(|(id, node)| {
+        let list = state.making(**id).map(|making| making.list());
+        let has = node.made.values().cloned().collect::<Vec<_>>();
+        let is_seen =
+            node.made.keys().all(|it| state.functions_of(**id).any(|function| function.name == *it));
+        list.as_ref().map_or(&[][..], |list| &list.functions) != has || !is_seen
+    });
+    if let Some((id, node)) = unmade {
+        return Some(format!("{:?} is to be made at {id}, which has {:?}", state.making(*id), node.made));
+    }
     members.iter().find_map(|(id, node)| {
         let block = state.joined(*id)?.block;
         let mut expected: Vec<(FunctionKey, u64)> = Vec::new();

@@ -6,20 +6,13 @@ use crate::member::Told;
 use crate::model::FunctionKey;
 use crate::report::{Holder, Report};
 
-fn epoch_of(told: &Told) -> u64 {
-    match told {
-        Told::Greet { epoch } | Told::Recall { epoch } | Told::Orders { epoch, .. } => *epoch,
-        Told::Presets { id, .. } => id.epoch,
-    }
-}
-
 impl World {
     pub(super) fn node_hears(&mut self, at: usize, told: &Told) {
         let node = &mut self.nodes[at];
         if !node.is_up || node.hears_nothing || !node.is_member() {
             return;
         }
-        let (promised, epoch) = (node.kept.epoch, epoch_of(told));
+        let (promised, epoch) = (node.kept.epoch, told.epoch());
         node.hear(told);
         if self.drive_node(at) && epoch < promised {
             self.checks.fail(|| format!("a node that has promised epoch {promised} has obeyed {epoch}"));
@@ -31,7 +24,9 @@ impl World {
         let rate = |rate| if self.faults.is_on { rate } else { 0 };
         let (deaths, late) = (rate(5), rate(300));
         let mut mishaps = Mishaps { random: &mut self.random, deaths, late };
-        let (reports, accepted) = self.nodes[at].drive(&mut mishaps);
+        let (reports, accepted, deleted) = self.nodes[at].drive(&mut mishaps);
+        self.counts.deleted += deleted.len() as u64;
+        deleted.iter().for_each(|deleted| self.checks.deleted(deleted));
         accepted.iter().for_each(|accepted| self.checks.accepted(accepted));
         self.checks.tables(&self.nodes);
         reports.into_iter().for_each(|report| self.report(at, report));
@@ -78,6 +73,9 @@ impl World {
         }
         let id = self.nodes[at].id();
         self.nodes[at].catch_up();
+        let deleted = self.nodes[at].follow_made();
+        self.counts.deleted += deleted.len() as u64;
+        deleted.iter().for_each(|deleted| self.checks.deleted(deleted));
         self.drive_node(at);
         let rows = self.nodes[at].kept.rows.clone();
         for (number, row) in rows {

@@ -52,9 +52,7 @@ impl World {
 
     pub(super) fn copy(&mut self, at: usize) {
         let node = &mut self.nodes[at];
-        if node.copy.is_none() {
-            node.copy = Some(node.kept.clone());
-        } else {
+        if !node.make_copy() {
             node.go_back();
             node.session += 1;
             self.counts.copies += 1;

@@ -49,7 +49,7 @@ macro_rules! counts {
 
 counts!(
     deaths, torn, restores, flips, snapshots, lies, copies, cuts, reboots, removals, joins, hold_overs, done,
-    pending, refused, repeated, alarms, doubts, verdicts
+    pending, refused, repeated, alarms, deleted, doubts, verdicts
 );
 
 /// What happens at some time.
@@ -261,6 +261,7 @@ impl World {
                 presets.iter().for_each(|preset| self.checks.preset(preset));
                 self.tell(node, Told::Presets { id, presets });
             }
+            Effect::TellMaker { node, epoch, list } => self.tell(node, Told::Made { epoch, list }),
             Effect::TellRails { nodes, rails } => {
                 self.counts.verdicts += rails.len() as u64;
                 let (now, life) = (self.now, self.driver.life);

@@ -53,6 +53,8 @@ impl State {
             Change::Assigned { key, generation, to } => self.assign(*key, *generation, *to),
             Change::Unassigned { key, generation, force } => self.unassign(*key, *generation, *force),
             Change::LimitsSet { key, limits } => self.set_limits(*key, *limits),
+            Change::FunctionMade { node, name, shape } => self.make_function(*node, name, shape),
+            Change::FunctionDeleted { node, name } => self.delete_function(*node, name),
             Change::Reported { id, news } => {
                 self.joined(*id).ok_or(Corruption::NoNode(*id))?;
                 news.iter().try_for_each(|news| self.learn(*id, news))

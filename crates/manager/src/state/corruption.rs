@@ -56,6 +56,10 @@ pub enum Corruption {
     JoinToken(TokenHash),
     /// There is no such token for the interface.
     ApiToken(Name),
+    /// There is no such function that was made.
+    NotMade(Name),
+    /// What is said of the functions that are made at a node cannot follow what is decided.
+    Making(NodeId),
     /// There would be too many of something.
     TooMany(&'static str),
     /// No restore has begun.
@@ -88,6 +92,10 @@ impl fmt::Display for Corruption {
             Self::Slot(place) => write!(f, "slot {place} is taken, or is no slot of the borrower"),
             Self::JoinToken(hash) => write!(f, "the join token {hash} cannot be used"),
             Self::ApiToken(name) => write!(f, "there is no token {name}"),
+            Self::NotMade(name) => write!(f, "no function {name} was made"),
+            Self::Making(node) => {
+                write!(f, "node {node} is not at that point with the functions that are made there")
+            }
             Self::TooMany(what) => write!(f, "there would be too many {what}"),
             Self::NoRestore => write!(f, "no restore has begun"),
         }

@@ -88,6 +88,8 @@ impl State {
                 (function.limits, function.limits_applied) = (Some(*limited), Some(limited.id));
                 self.touch(key(number))
             }
+            News::Made { id, refused } => self.made(node, *id, refused),
+            News::MadeAdopted { list } => self.adopt_made(node, list),
             News::HeldOver { number, generation } => self.unassign(key(number), *generation, true),
             News::Heard => {
                 let restore = self.restore.as_mut().ok_or(Corruption::NoRestore)?;

@@ -8,6 +8,7 @@ mod apply;
 mod corruption;
 mod functions;
 mod history;
+mod made;
 mod nodes;
 mod stored;
 #[cfg(test)]
@@ -22,8 +23,8 @@ pub use history::{HISTORY_MAX, NOTED_MAX, Record};
 pub(crate) use stored::Stored;
 
 use crate::model::{
-    ApiToken, Block, FabricId, Function, FunctionKey, FunctionName, JoinToken, Name, Node, Place, Quarantine,
-    Role, TokenHash, WallTime,
+    ApiToken, Block, FabricId, Function, FunctionKey, FunctionName, JoinToken, Making, Name, Node, Place,
+    Quarantine, Role, TokenHash, WallTime,
 };
 use history::History;
 
@@ -49,6 +50,7 @@ pub struct State {
     epoch: u64,
     nodes: BTreeMap<NodeId, Node>,
     functions: BTreeMap<FunctionKey, Function>,
+    making: BTreeMap<NodeId, Making>,
     join_tokens: BTreeMap<TokenHash, JoinToken>,
     api_tokens: BTreeMap<Name, ApiToken>,
     quarantine: Vec<Quarantine>,
@@ -72,6 +74,7 @@ impl State {
             epoch: 0,
             nodes: BTreeMap::new(),
             functions: BTreeMap::new(),
+            making: BTreeMap::new(),
             join_tokens: BTreeMap::new(),
             api_tokens: BTreeMap::new(),
             quarantine: Vec::new(),

@@ -87,6 +87,7 @@ impl State {
                 self.slots.remove(&of.place);
             }
         }
+        self.making.remove(&id);
         Ok(block)
     }
 

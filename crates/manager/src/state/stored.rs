@@ -6,8 +6,9 @@ use super::history::{HISTORY_MAX, History, NOTED_MAX, Record};
 use super::{Corruption, Restore, State};
 use crate::entry::Entry;
 use crate::model::{
-    API_TOKENS_MAX, ApiToken, FUNCTIONS_MAX, FabricId, Function, JOIN_TOKENS_MAX, JoinToken, NODES_MAX, Name,
-    Node, QUARANTINES_MAX, Quarantine, WallTime, node_text,
+    API_TOKENS_MAX, ApiToken, FUNCTIONS_MAX, FabricId, Function, JOIN_TOKENS_MAX, JoinToken,
+    MADE_PER_NODE_MAX, Making, NODES_MAX, Name, Node, QUARANTINES_MAX, Quarantine, UNMADE_MAX, WallTime,
+    node_text,
 };
 
 /// A node's id in a list.
@@ -25,6 +26,8 @@ pub(crate) struct Stored {
     epoch: u64,
     nodes: Vec<Node>,
     functions: Vec<Function>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    making: Vec<(Id, Making)>,
     join_tokens: Vec<JoinToken>,
     api_tokens: Vec<(Name, ApiToken)>,
     quarantine: Vec<Quarantine>,
@@ -51,6 +54,7 @@ impl From<&State> for Stored {
             epoch: state.epoch,
             nodes: state.nodes.values().cloned().collect(),
             functions: state.functions.values().cloned().collect(),
+            making: state.making.iter().map(|(node, making)| (Id(*node), making.clone())).collect(),
             join_tokens: state.join_tokens.values().cloned().collect(),
             api_tokens: state.api_tokens.iter().map(|(name, token)| (name.clone(), *token)).collect(),
             quarantine: state.quarantine.clone(),
@@ -86,6 +90,13 @@ impl TryFrom<Stored> for State {
         }
         for function in stored.functions {
             state.take_function(function)?;
+        }
+        for (Id(node), making) in stored.making {
+            state.joined(node).ok_or(Corruption::NoNode(node))?;
+            if making.functions.len() > MADE_PER_NODE_MAX || making.refused.len() > UNMADE_MAX {
+                return Err(Corruption::TooMany("functions"));
+            }
+            state.making.insert(node, making);
         }
         state.join_tokens = stored.join_tokens.into_iter().map(|token| (token.hash, token)).collect();
         state.api_tokens = stored.api_tokens.into_iter().collect();

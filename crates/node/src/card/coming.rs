@@ -71,7 +71,7 @@ impl<'m> Card<'m> {
             self.seat(place, loan);
         }
         put(&mut self.config.drives, drive, Some(config.clone()));
-        let owner = drive_owner(&self.config.loans, drive);
+        let owner = drive_owner(drive, config.life);
         self.ledger.retain(&self.config.loans, self.drive_owners().chain([owner]));
         let cells = self.ledger.obtain_drive(owner)?;
         let known = self.ledger.loans();

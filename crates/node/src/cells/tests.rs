@@ -25,7 +25,6 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
         least_incarnation: Incarnation(0),
         role: role.clone(),
     };
-    let drives = loans.iter().filter(|(_, role)| matches!(role, LoanRole::Lend { .. })).count();
     CardConfig {
         identity: NodeKey::numbered(1),
         name: Name::new("node"),
@@ -39,7 +38,11 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
         generation: CardGeneration(1),
         seed: Secret([1; 32]),
         rails: RailConfig::first(1, 9000),
-        drives: (0..drives).map(|serial| Some(DriveConfig::new(1 << 12, 512, serial as u64))).collect(),
+        drives: loans
+            .iter()
+            .filter_map(|(life, role)| Some((*life, role.lent()?.drive)))
+            .map(|(life, drive)| Some(DriveConfig { life, ..DriveConfig::new(1 << 12, 512, drive as u64) }))
+            .collect(),
         loans: loans.iter().enumerate().map(loan).collect(),
         holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,
@@ -275,11 +278,11 @@ fn a_drive_in_the_place_of_another_one_begins_anew() {
         let regions = ledger.regions.iter();
         regions.filter(|(kind, ..)| *kind == Kept::<DriveCells>::KIND).map(|(_, owner, _)| owner).collect()
     };
-    let [old, beside] = [0, 1].map(|drive| drive_owner(&before.loans, drive));
+    let [old, beside] = [0, 1].map(|drive| drive_owner(drive, 0));
     assert_eq!(drives(), BTreeSet::from([old, beside]));
     let after = config(&[(3, lend(0)), (0, lend(1))]);
     drop(start(memory, &after));
-    let [new, same] = [0, 1].map(|drive| drive_owner(&after.loans, drive));
+    let [new, same] = [drive_owner(0, 3), drive_owner(1, 0)];
     assert_eq!((drives(), same), (BTreeSet::from([new, beside]), beside));
     assert_ne!(new, old);
 }

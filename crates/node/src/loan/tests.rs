@@ -131,7 +131,7 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
     let arena = Arena::default();
     let config = card(role);
     let ledger = NodeLedger::new(config.new_memory(&arena), None, RuleSet::ALL);
-    let owner = crate::cells::drive_owner(&config.loans, 0);
+    let owner = crate::cells::drive_owner(0, 0);
     let (journal, cells) = (ledger.journal, ledger.obtain_drive(owner).unwrap());
     let parts = ledger.parts(0, &config.loans[0], &ledger.loans()).unwrap().unwrap();
     let lent = config.drives[0].clone();

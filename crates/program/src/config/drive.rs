@@ -15,7 +15,7 @@ use crate::line::FunctionName;
 pub enum Layout {
     /// One function has it all: the physical one.
     Whole,
-    /// So many virtual functions with a namespace each, all of one size.
+    /// So many virtual functions with a namespace each, all of one size; none: those that a manager makes.
     Split(u16),
     /// As declared, one by one.
     Declared {
@@ -135,8 +135,9 @@ impl Check<'_> {
             raw::Functions::Count(count) => *count,
             raw::Functions::Each(each) => each.len() as i64,
         };
-        if !(1..=i64::from(FUNCTIONS_MAX)).contains(&count) {
-            let what = format!("a drive has 1 to {FUNCTIONS_MAX} virtual functions, not {count}");
+        // Of a drive without any a manager makes them.
+        if !(0..=i64::from(FUNCTIONS_MAX)).contains(&count) {
+            let what = format!("a drive has 0 to {FUNCTIONS_MAX} virtual functions, not {count}");
             self.wrong(at, what);
             return None;
         }

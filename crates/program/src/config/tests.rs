@@ -339,8 +339,8 @@ fn drives_that_make_no_sense_are_refused_by_name() {
     let data = |more: &str| format!("[[devices.namespaces]]\nname = 'data'\nsize = '4k'\n{more}\n");
     let on_data = "namespace = 'data'";
     for (text, what) in [
-        ("functions = 65\n".to_owned(), "4:13: a drive has 1 to 64 virtual functions, not 65"),
-        ("functions = 0\n".to_owned(), "not 0"),
+        ("functions = 65\n".to_owned(), "4:13: a drive has 0 to 64 virtual functions, not 65"),
+        ("functions = -1\n".to_owned(), "not -1"),
         ("functions = 'all'\n".to_owned(), "a number of functions"),
         ("iops = 0\n".to_owned(), "4:8: a limit of 0 for iops would stop the function"),
         (function("a", "bytes_per_s = -1"), "6:15: a limit of -1 for bytes_per_s"),

@@ -1,6 +1,7 @@
 //! What a node lends: images, the keys of their loans, and the lines.
 
 mod drive;
+pub(super) mod made;
 pub(super) mod medium;
 
 pub(super) use drive::{Lent, functions};
@@ -21,6 +22,7 @@ use crate::cli::{ByteSize, LendArgs};
 use crate::config::{BlockSize, Device, Layout};
 use crate::exit::Failure;
 use crate::line::{FunctionName, Key, Line};
+use crate::state_dir::made::MadeRow;
 use crate::state_dir::{StateDir, StateError};
 
 /// What was opened to be lent.
@@ -32,6 +34,8 @@ pub(super) struct Opened {
     pub(super) layouts: Vec<(FunctionName, u64)>,
     /// One loan for each function.
     pub(super) loans: Vec<LoanSpec>,
+    /// The devices, as they were declared.
+    pub(super) devices: Vec<Device>,
     /// When the images are written; there if any of them outlives the node.
     pub(super) last_writes: Option<LastWrites>,
 }
@@ -128,12 +132,15 @@ pub(super) fn open(devices: &[Device], state: &StateDir) -> Result<Opened, Failu
         opened.layouts.push((device.function.clone(), settled.layout));
         opened.loans.extend(settled.loans);
     }
+    opened.devices = devices.to_vec();
     Ok(opened)
 }
 
 /// A device whose image is open and locked; nothing durable has changed for it.
 pub(super) struct Ready {
     device: Device,
+    /// Functions of it that a manager has made.
+    made: Vec<MadeRow>,
     image: Image,
     config: DriveConfig,
 }
@@ -151,20 +158,24 @@ impl Ready {
     /// Opens the image, whose lock somebody else may hold for so long.
     pub(super) fn open(device: &Device, state: &StateDir, patience: Duration) -> Result<Self, Failure> {
         let image = image::open(&device.source, device.read_only, device.block_size.bytes(), patience)?;
-        let config = drive::config(device, &image, state)?;
-        Ok(Self { device: device.clone(), image, config })
+        let mut made = state.made()?;
+        made::refuse_name(device, &made)?;
+        made.retain(|row| row.is_ready && row.made.shape.device.as_str() == device.function.as_str());
+        let config = drive::config(device, &made, &image, state)?;
+        Ok(Self { device: device.clone(), made, image, config })
     }
 
     /// How many functions it has.
     pub(super) fn functions(&self) -> usize {
-        self.device.layout.functions()
+        self.device.layout.functions() + self.made.len()
     }
 
     /// They, and how nodes name them.
     pub(super) fn function_ids(&self, state: &StateDir) -> Result<Vec<(FunctionName, FunctionId)>, Failure> {
         let functions = functions(&self.device)?.into_iter();
         let id = |name: &FunctionName| function_id(&function_secret(state.key(), name));
-        Ok(functions.map(|Lent { name, .. }| (name.clone(), id(&name))).collect())
+        let own = functions.map(|Lent { name, .. }| (name.clone(), id(&name)));
+        Ok(own.chain(made::ids(&self.made, state)?).collect())
     }
 
     /// Makes durable what has to be before the device is lent as the drive in `place`: see [`medium::settle`].
@@ -174,18 +185,21 @@ impl Ready {
         state: &StateDir,
         last_writes: Option<&LastWrites>,
     ) -> Result<Settled, Failure> {
-        let Self { device, image, mut config } = self;
+        let Self { device, made, image, mut config } = self;
         let outlives = device.source.memory().is_none();
         if let Some(last_writes) = last_writes.filter(|_| outlives) {
             let shows_cache = matches!(config.cache, WriteCache::Shown { .. });
             medium::settle_flush(&device.function, shows_cache, state, last_writes)?;
-            medium::settle(&device, place, &image, state, last_writes)?;
+            medium::settle((&device, &made), place, &image, state, last_writes)?;
         }
         if let WriteCache::Shown { keeper } = &mut config.cache {
             *keeper = keeper.wrapping_add(state.untold_flushes(&device.function)?);
         }
         let has_lost = outlives && state.fault(&device.function)?;
-        let loans = loans(&device, place, state)?;
+        let mut loans = loans(&device, place, state)?;
+        for row in &made {
+            loans.push(made::loan(row, &device, place, state)?);
+        }
         let (flash, source) = (device.source.card(), device.source.to_string());
         let (name, layout) = (device.function.as_str().to_owned(), device.layout_fingerprint());
         let drive = DriveSpec { name, image, config, flash, source, has_lost };
@@ -286,7 +300,10 @@ fn unique_id(state: &StateDir, drive: &FunctionName) -> u64 {
 
 /// The secret of one function, from the node's and the function's name.
 fn function_secret(secret: &Key, function: &FunctionName) -> [u8; 32] {
-    let name = function.as_str().as_bytes();
+    secret_of(secret, function.as_str().as_bytes())
+}
+
+fn secret_of(secret: &Key, name: &[u8]) -> [u8; 32] {
     // The length comes first: no name is the beginning of another then, and no secret leads to that of another.
     name.chunks(8).fold(link::derive(secret.reveal(), name.len() as u64), |key, part| {
         let mut label = [0; 8];

@@ -28,6 +28,7 @@ use super::managed::{Hands, Managed};
 use super::signals::{Asked, Hangups, Signals};
 use super::{borrow, lend, neighbourhood, report};
 use crate::cli::NodeName;
+use crate::config::Device;
 use crate::control::{ControlServer, socket_path};
 use crate::exit::Failure;
 use crate::line::FunctionName;
@@ -96,6 +97,8 @@ pub(super) struct Node {
     hangups: Option<Hangups>,
     /// By drive: what stands for its layout there.
     layouts: Vec<(FunctionName, u64)>,
+    /// What it lends, as it was declared.
+    devices: Vec<Device>,
     /// Where its metrics are.
     http: SocketAddr,
     signals: Signals,
@@ -206,6 +209,7 @@ impl Node {
             agent: &mut self.agent,
             domains: &mut self.domains,
             state: &self.state,
+            devices: &self.devices,
             discovery: &mut self.discovery,
         };
         managed.turn(&mut hands);

@@ -5,6 +5,7 @@
 //! | `fabric` | name, domains and groups of the node, its managers and their authority |
 //! | `certificate` | by what the node shows that it belongs there, and who does not any more |
 //! | `managed.epoch` | the greatest epoch of a manager that the node has heard of |
+//! | `managed.functions` | the functions that are to be made here |
 //! | `managed.FUNCTION` | the row of a function, by its number |
 //! | `managed.slots` | what is in the node's slots |
 //! | `managed.lenders` | that, with where the lenders are |
@@ -20,7 +21,7 @@ use management::wire::Placed;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::file::{Named, read_long_value, write_value};
-use super::{StateDir, StateError};
+use super::{StateDir, StateError, made};
 
 const FABRIC: &str = "fabric";
 const CERTIFICATE: &str = "certificate";
@@ -141,7 +142,7 @@ impl StateDir {
         for name in is_other.then(|| self.names(ROW_PREFIX)).transpose()?.into_iter().flatten() {
             self.remove(&name)?;
         }
-        Ok(())
+        if is_other { self.disown_made() } else { Ok(()) }
     }
 
     /// What managers have told the node, as is durable.
@@ -159,7 +160,8 @@ impl StateDir {
                 rows.extend(row.map(|row| (number, row)));
             }
         }
-        Ok(Kept { epoch, rows, presets: slots.map(|slots| (slots.id, slots.presets)) })
+        let made = self.read_json(made::LIST, damaged)?;
+        Ok(Kept { epoch, rows, presets: slots.map(|slots| (slots.id, slots.presets)), made })
     }
 
     /// Makes a change of that durable.
@@ -173,6 +175,7 @@ impl StateDir {
             Change::Presets { id, presets } => {
                 self.write_json(SLOTS, &Slots { id: *id, presets: presets.clone() })
             }
+            Change::Made(list) => self.write_json(made::LIST, list),
         }
     }
 
@@ -205,12 +208,16 @@ impl StateDir {
         )
     }
 
-    fn read_json<T: DeserializeOwned>(&self, name: &str, why: &'static str) -> Result<Option<T>, StateError> {
+    pub(super) fn read_json<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        why: &'static str,
+    ) -> Result<Option<T>, StateError> {
         read_json(&self.path, name, why)
     }
 
     /// No value has a line break in it, for JSON escapes it.
-    fn write_json<T: Serialize>(&self, name: &str, what: &T) -> Result<(), StateError> {
+    pub(super) fn write_json<T: Serialize>(&self, name: &str, what: &T) -> Result<(), StateError> {
         let text = serde_json::to_string(what).expect("plain structs with names as keys serialise");
         write_value(&self.path, name, &text)
     }
@@ -228,7 +235,7 @@ fn read_json<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use ::manager::model::{Assignment, OnSilence, Place};
-    use ::manager::model::{Limited, Limits, LimitsId};
+    use ::manager::model::{Limited, Limits, LimitsId, MadeId, MadeList};
     use ::manager::report::Holder;
     use base::ids::{DomainId, Group, LoanGeneration};
     use std::num::NonZeroU64;
@@ -290,6 +297,7 @@ mod tests {
             Change::Epoch(4),
             Change::Row { number: u32::MAX, row },
             Change::Presets { id, presets: vec![] },
+            Change::Made(MadeList { id: MadeId { epoch: 4, index: 10 }, functions: vec![] }),
         ];
         let mut kept = Kept::default();
         for change in &changes {

@@ -115,7 +115,7 @@ impl World<'_> {
     /// The card hears of a drive that is lent from now on, and the streams of its other loans go on.
     pub(super) fn tell_drive(&mut self, node: usize, drive: usize) {
         let function = self.members[node].lent.start + drive;
-        let (config, this) = (drive_config(function), &self.members[node]);
+        let (config, this) = (drive_config(function, self.functions[function].life), &self.members[node]);
         let loan = this.lent_loan(&self.functions[function], function);
         let told = self.tell(node, drive, |card, now| {
             card.lend(now, drive, config, vec![(drive, loan)], &[]).expect("this ledger has room for it");
@@ -148,6 +148,6 @@ impl World<'_> {
 }
 
 /// A drive for what a function's disk holds.
-pub(super) fn drive_config(function: usize) -> DriveConfig {
-    DriveConfig::new(BLOCKS, BLOCK as u32, 0x1000 + function as u64)
+pub(super) fn drive_config(function: usize, life: u32) -> DriveConfig {
+    DriveConfig { life, ..DriveConfig::new(BLOCKS, BLOCK as u32, 0x1000 + function as u64) }
 }

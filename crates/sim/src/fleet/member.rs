@@ -176,7 +176,7 @@ impl<'w> Member<'w> {
         let lent = self.lent.clone().map(|function| self.lent_loan(&functions[function], function));
         let borrowed = (0..self.places.len()).map(|place| self.borrowed_loan(place, functions));
         let drive = |function: usize| match functions[function].lending {
-            Lending::Here => Some(drive_config(function)),
+            Lending::Here => Some(drive_config(function, functions[function].life)),
             Lending::Going | Lending::Away => None,
         };
         let (node, index) = (&self.node, self.node.who().node);

@@ -171,7 +171,7 @@ impl Admin<'_> {
         fill_ascii(&mut data.sn, &format!("{:016x}", self.subsystem.config.shown_id()));
         fill_ascii(&mut data.mn, &self.subsystem.config.model);
         fill_ascii(&mut data.fr, &self.subsystem.config.firmware);
-        let many = if self.subsystem.config.functions > 0 { MANY_CONTROLLERS } else { 0 };
+        let many = if self.subsystem.controllers() > 1 { MANY_CONTROLLERS } else { 0 };
         data.cmic = many | if self.index > 0 { VIRTUAL_FUNCTION } else { 0 };
         data.mdts = DATA_PAGES.ilog2() as u8;
         data.cntlid = self.index.into();

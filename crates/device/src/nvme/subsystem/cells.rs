@@ -3,6 +3,8 @@
 use base::ledger::{Cell, Layout};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::contains;
+use crate::nvme::Config;
 use crate::nvme::admin::features;
 
 /// Most namespaces of a drive.
@@ -11,6 +13,8 @@ pub const NAMESPACES: usize = 128;
 pub const CONTROLLERS: usize = 65;
 /// Most ranges of blocks that are marked uncorrectable.
 pub(crate) const BAD_RANGES: usize = 64;
+/// Namespaces begin at whole pages of the medium.
+const ALIGNMENT: u64 = 4096;
 /// Words of a set of controllers or of namespaces.
 pub(crate) const WORDS: usize = 2;
 
@@ -37,6 +41,50 @@ pub struct SubsystemCells {
     pub(crate) namespaces: [NamespaceCells; NAMESPACES],
     pub(crate) controllers: [SharedControllerCells; CONTROLLERS],
     pub(crate) bad: [Cell<BadRange>; BAD_RANGES],
+}
+
+impl SubsystemCells {
+    /// Where a namespace of so many bytes would lie: in the first gap that holds it, and in none of `taken`, which are
+    /// first bytes and lengths. For onlookers too: who has a drive with virtual functions knows who makes namespaces.
+    pub fn gap(&self, bytes: u64, taken: &[(u64, u64)]) -> Option<u64> {
+        let allocated = self.namespaces.iter().map(|it| (it.start.get(), it.bytes.get()));
+        let present = allocated.chain(taken.iter().copied()).filter(|(_, bytes)| *bytes != 0);
+        let present: Vec<(u64, u64)> = present.collect();
+        let is_full = self.namespaces.iter().all(|it| it.bytes.get() != 0);
+        let mut start = 0_u64;
+        loop {
+            let end = start.checked_add(bytes)?;
+            if bytes == 0 || is_full || end > self.capacity.get() {
+                return None;
+            }
+            let hit = |other: &&(u64, u64)| other.0 < end && start < other.0.saturating_add(other.1);
+            match present.iter().find(hit) {
+                Some((at, bytes)) => start = at.checked_add(*bytes)?.checked_next_multiple_of(ALIGNMENT)?,
+                None => return Some(start),
+            }
+        }
+    }
+
+    /// Whether no namespace is attached to a controller of a function that was made, and has gone.
+    pub fn is_divided(&self, config: &Config) -> bool {
+        let is_gone = |controller: &u16| {
+            *controller > config.functions && config.made.iter().all(|made| made.controller != *controller)
+        };
+        let gone: Vec<u16> = (0..CONTROLLERS as u16).filter(is_gone).collect();
+        let present = self.namespaces.iter().filter(|it| it.bytes.get() != 0);
+        !present.into_iter().any(|it| gone.iter().any(|controller| contains(&it.attached, *controller)))
+    }
+
+    /// Bytes of the medium in no namespace.
+    pub fn unallocated(&self) -> u64 {
+        let taken = self.namespaces.iter().fold(0_u64, |sum, it| sum.saturating_add(it.bytes.get()));
+        self.capacity.get().saturating_sub(taken)
+    }
+
+    /// Whether there is such a drive: a card has made it.
+    pub fn is_made(&self) -> bool {
+        self.capacity.get() != 0
+    }
 }
 
 /// One namespace. All zeroes: it does not exist.

@@ -8,6 +8,7 @@
 
 mod bad;
 pub(crate) mod cells;
+mod divide;
 mod fair_share;
 mod namespaces;
 pub(crate) mod record;
@@ -77,6 +78,7 @@ impl<'m> Subsystem<'m> {
         if cells.capacity.get() == 0 {
             subsystem.make();
         }
+        subsystem.divide();
         subsystem
     }
 
@@ -97,7 +99,7 @@ impl<'m> Subsystem<'m> {
             }
             return;
         }
-        if self.config.namespaces.is_empty() {
+        if self.config.namespaces.is_empty() && !self.config.is_empty {
             let shift = self.config.block_size.trailing_zeros() as u8;
             let flags = if self.config.read_only { flag::READ_ONLY } else { 0 };
             self.place(1, NewNamespace { start: 0, bytes: self.config.bytes(), shift, flags });
@@ -134,7 +136,8 @@ impl<'m> Subsystem<'m> {
 
     /// Controllers, the physical function's included.
     pub fn controllers(&self) -> u16 {
-        self.config.functions + 1
+        let made = self.config.made.iter().map(|it| it.controller).max();
+        self.config.functions.max(made.unwrap_or(0)) + 1
     }
 
     pub(crate) fn controller(&self, index: u16) -> &'m SharedControllerCells {
@@ -216,10 +219,12 @@ impl<'m> Subsystem<'m> {
         self.extend_only();
     }
 
-    /// The namespace of a drive that has a single one.
+    /// The namespace of a drive that has a single one. That of a function that was made keeps the size that it was
+    /// made with.
     fn only_namespace(&self) -> Option<Namespace> {
         let mut allocated = self.allocated();
-        allocated.next().filter(|_| allocated.next().is_none())
+        let only = allocated.next().filter(|_| allocated.next().is_none());
+        only.filter(|it| self.made_attached(it.nsid).next().is_none())
     }
 
     /// Gives the end of the medium to the namespace of a drive that has a single one.

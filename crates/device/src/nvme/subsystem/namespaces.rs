@@ -5,9 +5,6 @@ use spec::nvme::Status;
 use super::cells::{NAMESPACES, NamespaceCells, flag};
 use super::{Subsystem, contains, set_member};
 
-/// Namespaces begin at whole pages of the medium.
-const ALIGNMENT: u64 = 4096;
-
 /// What a command needs to know of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Namespace {
@@ -101,7 +98,8 @@ impl<'m> Subsystem<'m> {
 
     /// The greatest number a namespace of this drive can have.
     pub(crate) fn last_nsid(&self) -> u32 {
-        if self.config.keeps_state { NAMESPACES as u32 } else { self.config.namespaces.len().max(1) as u32 }
+        let grows = self.config.keeps_state || self.config.is_empty || !self.config.made.is_empty();
+        if grows { NAMESPACES as u32 } else { self.config.namespaces.len().max(1) as u32 }
     }
 
     /// Makes a namespace whose place was found.
@@ -132,25 +130,13 @@ impl<'m> Subsystem<'m> {
     }
 
     /// The start of the first gap of so many bytes.
-    fn find_gap(&self, bytes: u64) -> Option<u64> {
-        let mut start = 0_u64;
-        loop {
-            let end = start.checked_add(bytes)?;
-            if bytes == 0 || end > self.cells.capacity.get() {
-                return None;
-            }
-            let hit = |other: &Namespace| other.start < end && start < other.start + other.bytes;
-            match self.allocated().find(hit) {
-                Some(other) => start = (other.start + other.bytes).next_multiple_of(ALIGNMENT),
-                None => return Some(start),
-            }
-        }
+    pub(crate) fn find_gap(&self, bytes: u64) -> Option<u64> {
+        self.cells.gap(bytes, &[])
     }
 
     /// Bytes of the medium in no namespace.
     pub(crate) fn unallocated(&self) -> u64 {
-        let taken: u64 = self.allocated().map(|namespace| namespace.bytes).sum();
-        self.cells.capacity.get().saturating_sub(taken)
+        self.cells.unallocated()
     }
 
     pub(crate) fn attach(&self, nsid: u32, controller: u16) {

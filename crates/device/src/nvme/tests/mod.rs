@@ -5,6 +5,7 @@ mod conformance;
 mod faults;
 mod fused;
 mod kills;
+mod made;
 mod model;
 mod queues;
 mod resets;

@@ -200,6 +200,7 @@ impl Core<'_> {
             Effect::Recall { node, epoch } => self.send(node, ToNode::Recall { epoch }),
             Effect::TellLender { node, epoch, orders } => self.send(node, ToNode::Lender { epoch, orders }),
             Effect::TellBorrower { node, id, presets } => self.tell_borrower(node, id, presets),
+            Effect::TellMaker { node, epoch, list } => self.send(node, ToNode::Functions { epoch, list }),
             Effect::TellRails { nodes, rails } => {
                 self.rails_told += rails.len() as u64;
                 nodes.into_iter().for_each(|node| self.nodes.hint(node, ToNode::Rails(rails.clone())));

@@ -21,7 +21,7 @@ use crate::server::slots;
 use crate::shapes::{Assign, Changed, Limits, Problem, SetGroups};
 use crate::texts::NameText;
 
-type Answered = Result<(StatusCode, Json<Changed>), Failure>;
+pub(super) type Answered = Result<(StatusCode, Json<Changed>), Failure>;
 
 /// What became of a change, as a document.
 pub(super) fn changed(done: &Done) -> Changed {
@@ -32,7 +32,7 @@ pub(super) fn changed(done: &Done) -> Changed {
     };
     let generation = match done.reply.answer {
         Answer::Function { generation, .. } => Some(generation.0),
-        Answer::Limits { .. } | Answer::Done | Answer::Joined { .. } => None,
+        Answer::Limits { .. } | Answer::Made { .. } | Answer::Done | Answer::Joined { .. } => None,
     };
     Changed {
         version: 1,
@@ -64,7 +64,7 @@ pub(super) async fn change(
         .await
 }
 
-fn answered(done: &Done) -> (StatusCode, Json<Changed>) {
+pub(super) fn answered(done: &Done) -> (StatusCode, Json<Changed>) {
     let status = match done.reply.progress {
         Progress::Pending { .. } => StatusCode::ACCEPTED,
         Progress::Done | Progress::Overtaken => StatusCode::OK,
@@ -197,6 +197,13 @@ pub(super) async fn set_limits(
     terms: Terms,
     Document(said): Document<Limits>,
 ) -> Answered {
+    let (limits, what) = (limits(said)?, format!("limit {function}"));
+    let command = move |_: &View<'_>| Ok(Command::SetLimits { function, limits });
+    Ok(answered(&change(&app, token, terms, Role::Operator, what, command).await?))
+}
+
+/// What somebody says of limits.
+pub(super) fn limits(said: Limits) -> Result<manager::model::Limits, Failure> {
     let limit = |key: &str, said: Option<u64>| match said.map(NonZeroU64::new) {
         None => Ok(None),
         Some(Some(limit)) if i64::try_from(limit.get()).is_err() => {
@@ -208,10 +215,7 @@ pub(super) async fn set_limits(
         ))),
     };
     let (iops, bytes_per_s) = (limit("iops", said.iops)?, limit("bytes_per_s", said.bytes_per_s)?);
-    let limits = manager::model::Limits { iops, bytes_per_s };
-    let what = format!("limit {function}");
-    let command = move |_: &View<'_>| Ok(Command::SetLimits { function, limits });
-    Ok(answered(&change(&app, token, terms, Role::Operator, what, command).await?))
+    Ok(manager::model::Limits { iops, bytes_per_s })
 }
 
 /// After a restore: all there is was heard.

@@ -94,12 +94,16 @@ pub(super) fn node(view: &View<'_>, node: &model::Node) -> Node {
         rails: rails.collect(),
         program: connection.map(|it| it.program.clone()),
         alarms,
+        making: view.state().making(node.id).map(super::making::making).unwrap_or_default(),
     }
 }
 
 /// A function's document.
 pub(super) fn function(view: &View<'_>, lender: &Name, function: &model::Function) -> Function {
     let slot = function.loan.occupied().map(|of| slots::name(view.state(), view.nodes, of.place));
+    let making = view.state().making(function.key.node);
+    let made = making.and_then(|making| making.functions.get(&function.name));
+    let state = if view.state().is_unwanted(function) { "deleting" } else { state_of(&function.loan) };
     Function {
         name: format!("{lender}/{}", function.name),
         node: lender.to_string(),
@@ -108,7 +112,8 @@ pub(super) fn function(view: &View<'_>, lender: &Name, function: &model::Functio
         bytes: function.resource.bytes,
         read_only: function.resource.read_only,
         generation: function.generation.0,
-        state: state_of(&function.loan).to_owned(),
+        state: state.to_owned(),
+        made_on: made.map(|made| made.shape.device.to_string()),
         slot,
         since: function.loan.since().map(|since| since.to_string()),
         limits: function.limits.map(|limited| limits(limited.limits)),
@@ -168,7 +173,7 @@ fn audit(state: &State, record: &Record) -> Audit {
     let result = match entry.request.as_ref().map(|request| &request.answer) {
         Some(Answer::Function { generation, .. }) => format!("done: generation {generation}"),
         Some(Answer::Joined { block, .. }) => format!("done: domains {}/{}", block.base(), block.len()),
-        Some(Answer::Done | Answer::Limits { .. }) => "done".to_owned(),
+        Some(Answer::Done | Answer::Limits { .. } | Answer::Made { .. }) => "done".to_owned(),
         None => match &entry.change {
             Change::Noted { result, count: 0..=1, .. } => result.clone(),
             Change::Noted { result, count, .. } => format!("{result} ({count} times more)"),
@@ -214,6 +219,16 @@ fn what(state: &State, change: &Change) -> String {
             let number = |it: Option<NonZeroU64>| it.map_or_else(|| "any".to_owned(), |it| it.to_string());
             let (iops, bytes) = (number(limits.iops), number(limits.bytes_per_s));
             format!("limit {} to {iops} commands and {bytes} bytes a second", function(*key))
+        }
+        Change::FunctionMade { node, name, shape } => {
+            let what = match &shape.storage {
+                model::Storage::Own { bytes } => format!("{bytes} bytes"),
+                model::Storage::Shared { namespace } => format!("namespace {namespace}"),
+            };
+            format!("make function {}/{name} with {what} of {}", node_name(state, *node), shape.device)
+        }
+        Change::FunctionDeleted { node, name } => {
+            format!("delete function {}/{name}", node_name(state, *node))
         }
         Change::Reported { id, news } => {
             let said = news.iter().filter(|news| news.is_noteworthy()).filter_map(|news| {

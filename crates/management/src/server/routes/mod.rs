@@ -5,6 +5,7 @@ mod changes;
 mod documents;
 mod follow;
 mod lists;
+mod making;
 mod node;
 mod page;
 mod tokens;
@@ -41,7 +42,10 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/v1/nodes/{node}", get(lists::node).delete(changes::remove_node))
         .route("/v1/nodes/{node}/groups", put(changes::set_groups))
         .route("/v1/functions", get(lists::functions))
-        .route("/v1/functions/{node}/{function}", get(lists::function))
+        .route(
+            "/v1/functions/{node}/{function}",
+            get(lists::function).put(making::make).delete(making::delete),
+        )
         .route("/v1/functions/{node}/{function}/assignment", put(changes::assign).delete(changes::unassign))
         .route("/v1/functions/{node}/{function}/limits", put(changes::set_limits))
         .route("/v1/domains", get(lists::domains))
@@ -92,6 +96,7 @@ async fn answer_in_time(State(app): State<Arc<App>>, request: Request, next: Nex
         lists::switches, lists::loans, lists::loan, lists::join_tokens, lists::api_tokens, lists::audit,
         changes::remove_node,
         changes::set_groups, changes::assign, changes::unassign, changes::set_limits, changes::end_restore,
+        making::make, making::delete,
         tokens::make_join_token, tokens::remove_join_token, tokens::make_api_token, tokens::remove_api_token,
         follow::events, follow::backup,
         follow::metrics, follow::health, node::introduce, node::join, super::agent::agent,

@@ -25,7 +25,7 @@ fn come(rig: &mut Rig, node: u64, called: &str, base: u32, issued: u64, function
         Identity { name: name(called), key, block, groups: Groups::default(), issued: day(issued) };
     rig.manager.handle_reachable(node_id(node));
     let functions = functions.to_vec();
-    rig.say(node, Said::Inventory { identity, functions, presets: None, rails: vec![] });
+    rig.say(node, Said::Inventory { identity, functions, presets: None, made: None, rails: vec![] });
     rig.all();
 }
 

@@ -77,7 +77,7 @@ fn a_drive_comes_and_goes_beside_one_that_is_used() {
     let name = ends[0].card.stream(0).name();
     for life in 1..4 {
         ends[0].card.grow_ledger(memory);
-        let drive = lends.drives[1].clone().unwrap();
+        let drive = DriveConfig { life, ..lends.drives[1].clone().unwrap() };
         ends[0].card.lend(now, 1, drive, vec![(1, coming(&lends, life))], &[]).unwrap();
         assert!(ends[0].card.loans[1].contains_faults());
         ends[1].card.attach(now, 1, coming(&borrows, life)).unwrap();

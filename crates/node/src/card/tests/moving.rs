@@ -426,7 +426,8 @@ fn who_was_told_of_a_copied_folder_is_not_told_again_when_its_stream_opens_anew(
     net.run(&mut now, Duration::from_millis(50));
     assert!(net.ends[0].events.contains(&CardEvent::Withdrawn(0)));
     let loan = LoanConfig { life: 1, ..lender.loans[0].clone() };
-    net.ends[0].card.lend(now, 0, lender.drives[0].clone().unwrap(), vec![(0, loan)], &[]).unwrap();
+    let drive = DriveConfig { life: 1, ..lender.drives[0].clone().unwrap() };
+    net.ends[0].card.lend(now, 0, drive, vec![(0, loan)], &[]).unwrap();
     net.run(&mut now, Duration::from_secs(3));
     assert!(is_open(&net.ends[1].card, now), "it has it again");
     assert_eq!(told(&net), 1, "nobody has used it in between, and what was kept is given up");
@@ -526,7 +527,7 @@ fn who_is_a_copy_is_known_of_a_drive_that_comes_late() {
         if knows {
             holder.copies[0] = copied;
         }
-        let loan = LoanConfig { life: 1, ..loan };
+        let (loan, drive) = (LoanConfig { life: 1, ..loan }, DriveConfig { life: 1, ..drive });
         lender.card.lend(now, 0, drive, vec![(0, loan)], &[holder]).unwrap();
         let mut copy = config(2, borrow(BorrowEdge::Program));
         (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), copied, Secret([7; 32]));

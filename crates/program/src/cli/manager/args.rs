@@ -7,7 +7,7 @@ use base::ids::Group;
 use clap::{Args, Subcommand, ValueEnum};
 use manager::model::{BLOCK_MAX, FunctionName, HOLD_MAX_S, Name, Role};
 
-use crate::cli::{OutputArgs, ValueError, values};
+use crate::cli::{ByteSize, OutputArgs, ValueError, values};
 
 /// Commands that only a fabric with a manager has.
 #[derive(Debug, Subcommand)]
@@ -20,7 +20,7 @@ pub enum FabricCommand {
     Assign(AssignArgs),
     /// Take a function back from the slot that it is assigned to
     Unassign(UnassignArgs),
-    /// Look at the functions of a fabric
+    /// Look at the functions of a fabric, make and delete them, and limit what they may do
     #[command(subcommand)]
     Function(FunctionCommand),
     /// Look at the virtual machines of a fabric
@@ -293,8 +293,64 @@ pub enum FunctionCommand {
     List(ListArgs),
     /// Show one function: what it is, and who has it
     Show(OfNodeArgs),
+    /// Make a function of a device while its node runs: with a namespace of its own, or one that is shared
+    Create(CreateFunctionArgs),
+    /// Delete a function that was made so, with all that is in its namespace; one that is assigned is not
+    Delete(DeleteFunctionArgs),
     /// Say what a function may do in a second, whoever has it; a loan that runs goes on. What is not given has no limit
     Limit(LimitFunctionArgs),
+}
+
+/// `causeway function create`.
+#[derive(Debug, Args)]
+pub struct CreateFunctionArgs {
+    /// The device, as its node's file names it
+    #[arg(value_name = "NODE/DEVICE", value_parser = function)]
+    pub device: FunctionName,
+    /// What the function is called at its node: 1 to 32 of `a-z 0-9 -`
+    #[arg(value_name = "NAME")]
+    pub name: Name,
+    /// Give it a namespace of its own, of this size
+    #[arg(long, value_name = "SIZE", required_unless_present = "namespace", conflicts_with = "namespace")]
+    pub size: Option<ByteSize>,
+    /// Give it this namespace, which the node's file says is shared
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// In which zone it is lent [default: the device's]
+    #[arg(long, value_name = "N", value_parser = values::group)]
+    pub group: Option<Group>,
+    /// Most I/O commands a second [default: the device's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub iops: Option<u64>,
+    /// Most bytes read and written a second [default: the device's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub bytes_per_s: Option<u64>,
+    /// How long the lender is waited for.
+    #[command(flatten)]
+    pub wait: WaitArgs,
+    /// As whom to ask.
+    #[command(flatten)]
+    pub asker: Asker,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `causeway function delete`.
+#[derive(Debug, Args)]
+pub struct DeleteFunctionArgs {
+    /// The function
+    #[arg(value_name = "NODE/FUNCTION", value_parser = function)]
+    pub function: FunctionName,
+    /// How long the lender is waited for.
+    #[command(flatten)]
+    pub wait: WaitArgs,
+    /// As whom to ask.
+    #[command(flatten)]
+    pub asker: Asker,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `causeway function limit`.

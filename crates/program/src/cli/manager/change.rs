@@ -15,12 +15,12 @@ use crate::cli::{Output, OutputArgs};
 use crate::exit::Failure;
 
 /// How long a lender is waited for, if nothing is said.
-const WAIT: Duration = Duration::from_secs(30);
+pub(super) const WAIT: Duration = Duration::from_secs(30);
 /// Between two looks whether it is done.
-const LOOK: Duration = Duration::from_millis(200);
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 /// What a change says of itself.
 const DONE: &str = "done";
-const PENDING: &str = "pending";
+pub(super) const PENDING: &str = "pending";
 
 /// `causeway assign`.
 pub(super) fn assign(args: &AssignArgs) -> Result<(), Failure> {
@@ -161,13 +161,13 @@ fn progress(function: Option<&Function>, generation: Option<u64>) -> &'static st
 }
 
 /// What is said of a change to a function.
-struct Words<'a> {
-    function: &'a FunctionName,
-    done: String,
-    already: String,
-    pending: String,
+pub(super) struct Words<'a> {
+    pub(super) function: &'a FunctionName,
+    pub(super) done: String,
+    pub(super) already: String,
+    pub(super) pending: String,
     /// Who has yet to let go of it.
-    leaving: Option<String>,
+    pub(super) leaving: Option<String>,
 }
 
 impl Words<'_> {
@@ -200,7 +200,7 @@ impl Words<'_> {
     }
 }
 
-fn tell(changed: &Changed, words: &Words<'_>, output: OutputArgs) -> Result<(), Failure> {
+pub(super) fn tell(changed: &Changed, words: &Words<'_>, output: OutputArgs) -> Result<(), Failure> {
     let line = words.say(changed);
     match output.format {
         Output::Text => print(&format!("{}\n", line?)),
@@ -286,6 +286,7 @@ mod tests {
             state: state.to_owned(),
             slot: None,
             since: None,
+            made_on: None,
             limits: None,
             is_limited: false,
         };

@@ -5,6 +5,7 @@ mod args;
 mod change;
 mod events;
 mod look;
+mod making;
 mod rows;
 mod session;
 mod tokens;
@@ -36,6 +37,8 @@ impl FabricCommand {
             Self::Unassign(args) => change::unassign(args),
             Self::Function(FunctionCommand::List(args)) => look::list::<Function>(args, &["functions"]),
             Self::Function(FunctionCommand::Show(args)) => look::show_of_node::<Function>(args, "functions"),
+            Self::Function(FunctionCommand::Create(args)) => making::create(args),
+            Self::Function(FunctionCommand::Delete(args)) => making::delete(args),
             Self::Function(FunctionCommand::Limit(args)) => change::limit(args),
             Self::Domain(DomainCommand::List(args)) => look::list::<Domain>(args, &["domains"]),
             Self::Domain(DomainCommand::Show(args)) => look::show_of_node::<Domain>(args, "domains"),

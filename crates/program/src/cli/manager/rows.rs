@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use management::shapes::{
-    ApiToken, Audit, Domain, Fabric, Function, JoinToken, Limits, Loan, Node, Rail, RailVerdict, Slot, Switch,
+    ApiToken, Audit, Domain, Fabric, Function, JoinToken, Limits, Loan, Making, Node, Rail, RailVerdict,
+    Slot, Switch,
 };
 use serde::Serialize;
 
@@ -101,6 +102,11 @@ impl Whole for Node {
     }
 
     fn tables(&self, text: &mut String) {
+        let making = |it: &Making| vec![it.function.clone(), it.state.clone(), or_nothing(&it.why)];
+        let rows: Vec<_> = self.making.iter().map(making).collect();
+        if !rows.is_empty() {
+            table(text, &["FUNCTION", "STATE", "WHY"], &rows);
+        }
         let row = |rail: &Rail| {
             let (name, medium, address) = (&rail.name, &rail.medium, &rail.address);
             vec![name.clone(), medium.clone(), address.clone(), carrier(rail).to_owned(), verdict(rail)]
@@ -145,6 +151,7 @@ impl Whole for Function {
         vec![
             ("function", self.name.clone()),
             ("lender", self.node.clone()),
+            ("made on", or_nothing(&self.made_on)),
             ("number", self.number.to_string()),
             ("kind", self.kind.clone()),
             ("size", ByteSize(self.bytes).to_string()),
@@ -418,6 +425,7 @@ mod tests {
             state: state.to_owned(),
             slot: slot.map(str::to_owned),
             since: None,
+            made_on: None,
             limits: None,
             is_limited: false,
         }

@@ -7,13 +7,14 @@ use io::files::{Image, ImageKind};
 use node::{DriveConfig, Limit, NamespaceConfig, WriteCache};
 use tracing::debug;
 
-use super::unique_id;
+use super::{made, unique_id};
 use crate::cli::ByteSize;
 use crate::config::{Cache, Device, Function, Layout};
 use crate::exit::Failure;
 use crate::line::FunctionName;
 use crate::state_dir::StateDir;
 use crate::state_dir::drive::{self, Kept};
+use crate::state_dir::made::MadeRow;
 
 /// Namespaces begin at whole pages of the medium.
 const ALIGNMENT: u64 = 4096;
@@ -51,7 +52,12 @@ pub(in crate::roles) fn functions(device: &Device) -> Result<Vec<Lent>, Failure>
 }
 
 /// What the drive is made for: from its declaration, its image, and what was kept of it.
-pub(super) fn config(device: &Device, image: &Image, state: &StateDir) -> Result<DriveConfig, Failure> {
+pub(super) fn config(
+    device: &Device,
+    made: &[MadeRow],
+    image: &Image,
+    state: &StateDir,
+) -> Result<DriveConfig, Failure> {
     let block_size = device.block_size.bytes();
     let bytes = image.info().bytes;
     let mut config =
@@ -72,6 +78,8 @@ pub(super) fn config(device: &Device, image: &Image, state: &StateDir) -> Result
         layout => layout.functions() as u16,
     };
     config.namespaces = namespaces(device, bytes)?;
+    config.is_empty = device.layout != Layout::Whole;
+    config.made = made::functions(made);
     let source = &device.source;
     config.check().map_err(|error| Failure::usage(format_args!("{source}: {}", named(device, &error))))?;
     if config.keeps_state {
@@ -124,6 +132,7 @@ fn namespaces(device: &Device, bytes: u64) -> Result<Vec<NamespaceConfig>, Failu
     };
     match &device.layout {
         Layout::Whole => Ok(Vec::new()),
+        Layout::Split(0) => Ok(Vec::new()),
         Layout::Split(count) => {
             let part = part(device, bytes, usize::from(*count))?;
             Ok((1..=*count).map(|it| make(part, device.read_only, false, vec![it])).collect())

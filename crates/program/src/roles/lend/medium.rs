@@ -8,6 +8,7 @@ use super::drive;
 use crate::config::Device;
 use crate::exit::Failure;
 use crate::line::FunctionName;
+use crate::state_dir::made::MadeRow;
 use crate::state_dir::medium::{Change, Medium, MediumState, boot};
 use crate::state_dir::{StateDir, StateError, random};
 
@@ -16,7 +17,7 @@ use crate::state_dir::{StateDir, StateError, random};
 /// it has kept. Durable when it returns, and right if the start is refused after that: until [`begin`] nothing is
 /// written.
 pub(super) fn settle(
-    device: &Device,
+    (device, made): (&Device, &[MadeRow]),
     entry: usize,
     image: &Image,
     state: &StateDir,
@@ -28,9 +29,9 @@ pub(super) fn settle(
     let (known, boot) = (state.medium(&device.function)?, boot());
     let change = known.and_then(|known| known.change(&identity, boot, last_writes));
     if let Some(change) = change {
-        let functions = drive::functions(device)?;
-        for function in &functions {
-            state.renew_tenancy(&function.name)?;
+        let functions = drive::functions(device)?.into_iter().map(|function| function.name);
+        for function in functions.map(Ok).chain(made.iter().map(super::made::name)) {
+            state.renew_tenancy(&function?)?;
         }
         let (drive, source, what) = (device.function.to_string(), source.to_string(), words(change));
         Event::ImageReplaced { drive, source, what }.say();

@@ -1,20 +1,29 @@
 //! What the manager is told of a node, beside what it has decided.
 
-use io::agent::{Agent, Rail, View};
+use io::agent::{Agent, LoanSpec, Rail, View};
 use management::wire::{About, DomainSaid, RailSaid, SlotSaid, SwitchSaid};
-use manager::model::{Kind, Name, Resource};
+use manager::model::{Kind, MadeId, Name, Resource};
 
 use crate::control::SlotState;
 use crate::roles::domains::Domains;
 use crate::roles::{lend, report};
 
 /// What it lends. A function whose name no manager can know is none of these.
-pub(super) fn functions(view: &View<'_>) -> Vec<(u32, Name, Resource)> {
+pub(super) fn functions(
+    view: &View<'_>,
+    made: impl Fn(&LoanSpec) -> Option<MadeId>,
+) -> Vec<(u32, Name, Resource)> {
     let lent = view.loans().filter(|(loan, _)| loan.lent().is_some());
     let function = lent.filter_map(|(loan, cells)| {
         let (bytes, read_only) = report::extent(view, loan, cells);
         let name = loan.function.parse().ok()?;
-        Some((loan.config.function.0, name, Resource { kind: Kind::Nvme, bytes, read_only }))
+        let made = made(loan);
+        // One that is about to go is none of these either.
+        if lend::made::is_made(loan) && made.is_none() {
+            return None;
+        }
+        let resource = Resource { kind: Kind::Nvme, bytes, read_only, made };
+        Some((loan.config.function.0, name, resource))
     });
     function.collect()
 }

@@ -4,6 +4,7 @@
 //! slots. The data plane waits for nothing of it: without a manager all goes on as was told last.
 
 mod about;
+mod made;
 mod places;
 mod rails;
 
@@ -28,10 +29,12 @@ use manager::model::WallTime;
 use manager::report::Holder;
 use node::{Address, Applied, Certificate, Entry, Limit, MAX_RAILS, Members, Notice, Possession};
 
+use self::made::Maker;
 use self::places::Places;
 use self::rails::Rails;
 use super::domains::Domains;
 use super::neighbourhood;
+use crate::config::Device;
 use crate::events::Recent;
 use crate::exit::Failure;
 use crate::state_dir::StateDir;
@@ -61,6 +64,7 @@ pub(super) struct Managed {
     is_connected: bool,
     /// What its slots shall hold.
     places: Places,
+    maker: Maker,
     /// Rails that it finds dead.
     rails: Rails,
     /// What was said of the node last.
@@ -85,6 +89,8 @@ pub(super) struct Hands<'a> {
     pub(super) agent: &'a mut Agent,
     pub(super) domains: &'a mut Domains,
     pub(super) state: &'a StateDir,
+    /// What the node lends of its own, as it was declared.
+    pub(super) devices: &'a [Device],
     pub(super) discovery: &'a mut Discovery,
 }
 
@@ -129,6 +135,7 @@ impl Managed {
             session,
             is_connected: false,
             places,
+            maker: Maker::new(state.made()?),
             rails: Rails::default(),
             about: None,
             recent: Recent::of_process(),
@@ -149,7 +156,7 @@ impl Managed {
 
     /// When it has something to do although nothing is readable.
     pub(super) fn poll_timeout(&self) -> Instant {
-        self.follows_at.map_or(self.looks_at, |at| at.min(self.looks_at))
+        [self.follows_at, self.maker.poll_timeout()].into_iter().flatten().fold(self.looks_at, Instant::min)
     }
 
     /// How the manager is heard, for `status`.
@@ -215,7 +222,7 @@ impl Managed {
         let now = Instant::now();
         if self.looks_at <= now {
             (self.looks_at, self.follows_at) = (now + LOOK, Some(now));
-            self.member.set_functions(about::functions(&hands.agent.view()));
+            self.member.set_functions(about::functions(&hands.agent.view(), |loan| self.maker.made(loan)));
             self.tell_about(hands);
             self.tell_events();
             self.look_at_clock(hands.agent);
@@ -229,6 +236,8 @@ impl Managed {
             self.reports_at = now + INVENTORY;
             self.member.say_inventory();
         }
+        self.act(hands);
+        self.maker.turn(&mut self.member, hands);
         self.act(hands);
         if self.follows_at.is_some_and(|at| at <= now) {
             let places = &self.places;
@@ -267,6 +276,9 @@ impl Managed {
                 self.places.learn(&placed);
                 self.member.handle_told(&Told::Presets { id, presets });
                 self.follows_at = Some(Instant::now());
+            }
+            Heard::Told(ToNode::Functions { epoch, list }) => {
+                self.member.handle_told(&Told::Made { epoch, list });
             }
             Heard::Told(ToNode::Member { certificate, revoked }) => {
                 let certificate = self.better(certificate);
@@ -389,6 +401,7 @@ impl Managed {
                     self.places.set(self.member.kept().presets());
                     self.follows_at = Some(Instant::now());
                 }
+                Effect::Make => self.maker.begin(),
                 Effect::Say(report) => drop(self.session.say(FromNode::Report(report))),
             }
         }
@@ -453,8 +466,8 @@ impl Managed {
     }
 
     /// Whether the manager limits the function of this number, so that nobody else does.
-    pub(super) fn is_limited(&self, number: u32) -> bool {
-        self.member.kept().row(number).limits.is_some()
+    pub(super) fn is_limited(&self, number: u32, name: &str) -> bool {
+        self.member.kept().row(number).limits.is_some() || self.maker.has(name)
     }
 
     fn tell_about(&mut self, hands: &mut Hands<'_>) {

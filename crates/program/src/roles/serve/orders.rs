@@ -120,7 +120,7 @@ fn limit(
     let view = agent.view();
     let loan = view.spec().loans.iter().position(lent);
     let number = loan.map(|loan| view.spec().loans[loan].config.function.0);
-    if number.zip(managed).is_some_and(|(number, managed)| managed.is_limited(number)) {
+    if number.zip(managed).is_some_and(|(number, managed)| managed.is_limited(number, function)) {
         return Response::Refused {
             why: format!(
                 "{function} is limited by the manager of the fabric: `causeway function limit NODE/{function}` changes \

@@ -98,6 +98,7 @@ impl Node {
         stands_twice(&wanted)?;
         let changes = reload.compare(&wanted, self);
         changes.iter().for_each(|change| report.add(change));
+        report.made = self.made();
         possible(&changes)?;
         let mut coming = Coming::reserve(&changes, reload, self)?;
         coming.find_memory(self, !report.dry_run)?;
@@ -123,6 +124,7 @@ impl Node {
         }
         before.into_iter().for_each(|(change, whom)| report.add_pending(&change, whom));
         reload.config = wanted;
+        self.devices.clone_from(&reload.config.devices);
         let lent = reload.config.devices.iter().map(lend::functions).collect::<Result<Vec<_>, _>>()?;
         let lent = lent.iter().flatten().map(|it| it.name.to_string()).collect();
         // Whoever asked for this has the lines, too, unless they are to be nowhere but in a file.
@@ -202,7 +204,10 @@ impl Node {
             let place = view.spec().loans.iter().position(lends);
             let number = place.map(|place| view.spec().loans[place].config.function.0);
             // What the manager has said of it stays.
-            if number.zip(self.managed.as_ref()).is_some_and(|(number, managed)| managed.is_limited(number)) {
+            if number
+                .zip(self.managed.as_ref())
+                .is_some_and(|(number, managed)| managed.is_limited(number, function.as_str()))
+            {
                 continue;
             }
             if place.is_some_and(|place| self.agent.set_limit(place, limit)) {
@@ -238,6 +243,20 @@ impl Node {
         self.agent.view().spec().drives().find(|(_, drive)| drive.name == name).map(|(place, _)| place)
     }
 
+    /// Functions that a manager has made, which no file of the node speaks of.
+    fn made(&self) -> Vec<String> {
+        let loans = self.agent.view().spec().loans.iter().filter(|loan| lend::made::is_made(loan));
+        loans.map(|loan| loan.function.clone()).collect()
+    }
+
+    /// Those of a device.
+    fn made_on(&self, device: &Device) -> Vec<String> {
+        let Some(drive) = self.drive_of(device) else { return Vec::new() };
+        let is_its = |loan: &&LoanSpec| loan.lent().is_some_and(|lent| lent.drive == drive);
+        let loans = self.agent.view().spec().loans.iter().filter(|loan| lend::made::is_made(loan));
+        loans.filter(is_its).map(|loan| loan.function.clone()).collect()
+    }
+
     /// Where something borrowed has its place.
     fn place_of(&self, loan: &Loan) -> Option<usize> {
         let function = lend::function_id(loan.line.secret().reveal());
@@ -262,6 +281,14 @@ impl Reload {
 
     /// What is still leaving cannot come as something else meanwhile.
     fn settled(&self, change: Change, node: &Node) -> Change {
+        if let Change::DeviceRemoved(device) = &change
+            && let made = node.made_on(device)
+            && !made.is_empty()
+        {
+            let (thing, name, action, detail) = change.parts();
+            let remedy = format!("the manager has made {} on it: delete that first", made.join(", "));
+            return Change::Fixed(Fixed { thing, name, action, detail, remedy });
+        }
         let leaving = match &change {
             Change::DeviceAdded(device) => {
                 self.leaving.iter().find(|it| it.is_named(device) && !it.is_device(device))

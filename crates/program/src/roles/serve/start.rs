@@ -94,7 +94,7 @@ impl Node {
         let signals = Signals::listen(hangup).map_err(unheard)?;
         let hangups = reload.as_ref().map(|_| Hangups::listen()).transpose().map_err(unheard)?;
         lent.begin(&state)?;
-        let lend::Opened { drives, layouts, last_writes, .. } = lent;
+        let lend::Opened { drives, layouts, devices, last_writes, .. } = lent;
         let last_writes = last_writes.map_or_else(|| writes_of_memory(&state, &drives), Ok);
         let last_writes =
             last_writes.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
@@ -138,6 +138,7 @@ impl Node {
             reload,
             hangups,
             layouts,
+            devices,
             signals,
             ending: Ending::default(),
             said: Said::new(),

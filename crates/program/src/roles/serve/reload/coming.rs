@@ -225,8 +225,10 @@ impl Coming {
         let mut arrivals = Arrivals::default();
         let mut seated = Vec::new();
         for ((name, ready), place) in self.devices.into_iter().zip(node.agent.free_drives()) {
-            let settled = ready.settle(place, &node.state, Some(&node.agent.view().spec().last_writes))?;
+            let mut settled =
+                ready.settle(place, &node.state, Some(&node.agent.view().spec().last_writes))?;
             let life = node.state.begin_life()?;
+            settled.drive.config.life = life;
             let mut loans = settled.loans;
             loans.iter_mut().for_each(|loan| loan.config.life = life);
             // The loans come first: no place is taken for none.

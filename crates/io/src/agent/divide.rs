@@ -1,0 +1,95 @@
+//! Functions that come to a drive that is lent, and go from it, while the others of it are used.
+//!
+//! The card of a node has a drive as it is configured when the card begins, so it is replaced, as where memory has
+//! grown: that costs the loans of the node some milliseconds, as any death of a card does.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+
+use node::{DriveCells, DriveConfig, MadeFunction};
+
+use super::{Agent, LoanEnd, LoanSpec, View};
+use crate::files::Image;
+
+/// Part of an image that is made to read as zeroes, in a thread of its own: a disk may take its time.
+pub struct Zeroing(Receiver<io::Result<()>>);
+
+impl Zeroing {
+    /// How that went, if it is over.
+    pub fn poll(&self) -> Option<io::Result<()>> {
+        match self.0.try_recv() {
+            Ok(done) => Some(done),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(io::Error::other("the thread for it has ended"))),
+        }
+    }
+}
+
+impl Agent {
+    /// A drive has these functions from now on beside those that were declared. The loans of those that go, which
+    /// nobody has, are vacant; those of the ones that come have places of [`Agent::free_places`]. All of it or nothing.
+    ///
+    /// # Errors
+    /// There is no memory for it: nothing has changed.
+    ///
+    /// # Panics
+    /// If there is no such drive, or a place is not free.
+    pub fn divide(
+        &mut self,
+        drive: usize,
+        made: Vec<MadeFunction>,
+        gone: &[usize],
+        come: Vec<(usize, LoanSpec)>,
+    ) -> io::Result<()> {
+        self.reserve(&come, self.spec.drives.len())?;
+        for loan in gone {
+            self.forget_wants(*loan);
+            self.spec.loans[*loan].config.role = LoanEnd::Vacant { edge: None };
+        }
+        let spec = self.spec.drives[drive].as_mut().expect("functions come to a drive that there is");
+        spec.config.made = made;
+        let places: Vec<usize> = gone.iter().copied().chain(come.iter().map(|(place, _)| *place)).collect();
+        for (place, loan) in come {
+            self.seat(place, loan);
+        }
+        self.core.handle_replanned(places);
+        self.follow();
+        Ok(())
+    }
+
+    /// Has a part of a drive's image read as zeroes that no namespace has.
+    ///
+    /// # Errors
+    /// There is no such drive, or the system has no descriptor or thread for it.
+    pub fn zero_beside(&self, drive: usize, start: u64, bytes: u64) -> io::Result<Zeroing> {
+        let spec = self.spec.drive(drive).ok_or(io::ErrorKind::NotFound)?;
+        let image = Image::from_fd(spec.image.as_fd().try_clone_to_owned()?)?;
+        self.note_zeroing(drive);
+        let (tell, told) = mpsc::channel();
+        let zero = move || {
+            // Nobody asks any more where the node has ended.
+            let _ = tell.send(image.zero(start, bytes, true));
+        };
+        std::thread::Builder::new().name("causeway-zero".to_owned()).spawn(zero)?;
+        Ok(Zeroing(told))
+    }
+
+    /// As long as that goes on, and when it is over: the time stamp of the image is this node's doing.
+    pub fn note_zeroing(&self, drive: usize) {
+        self.spec.last_writes.note(drive);
+    }
+}
+
+impl<'a> View<'a> {
+    /// What the ledger has of a drive that is lent; `None`: no card has made it yet.
+    pub fn drive(&self, drive: usize) -> Option<&'a DriveCells> {
+        let life = self.spec().drive(drive)?.config.life;
+        self.ledger().drive(drive, life)
+    }
+
+    /// Whether a card has a drive as it is configured now: none of it is left of functions that have gone.
+    pub fn is_divided(&self, drive: usize, config: &DriveConfig) -> bool {
+        self.drive(drive).is_some_and(|cells| cells.is_divided(config))
+    }
+}
