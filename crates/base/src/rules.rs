@@ -70,6 +70,10 @@ pub enum Rule {
     LookAtImages,
     /// A lender that is started anew keeps its function for whom it belonged to.
     HoldAfterRestart,
+    /// A lender keeps its function for who is silent, for the hold time.
+    HoldForSilent,
+    /// A stream is of the peer that it was opened by, whatever number it has, and in the course that it was opened in.
+    StreamsOfPeer,
     /// Another life of a node takes its function only when the one before has left a probe unanswered.
     ProbeBeforeTakeOver,
     /// A life that was seen beside the one that is met has nothing of it, for as long as that is kept.
@@ -123,7 +127,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 54] = [
+    pub const ALL: [Self; 56] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -154,6 +158,8 @@ impl Rule {
         Self::HeedTheDead,
         Self::LookAtImages,
         Self::HoldAfterRestart,
+        Self::HoldForSilent,
+        Self::StreamsOfPeer,
         Self::ProbeBeforeTakeOver,
         Self::KeepFromCopies,
         Self::RefuseOutdated,

@@ -562,6 +562,8 @@ pub(crate) struct LoanStreams<'a, 'm> {
     place: usize,
     course: Option<Course>,
     known: BTreeMap<StreamId, usize>,
+    /// That of another peer is none of this one.
+    tells_apart: bool,
     /// What was found last. While the channel has the streams no loan gets another one.
     last: Option<(StreamId, usize)>,
 }
@@ -574,7 +576,8 @@ pub(crate) fn with_streams<'m, T>(
     act: impl FnOnce(&mut Peer<'m>, &mut LoanStreams<'_, 'm>) -> T,
 ) -> T {
     let (course, known) = (peer.channel.course(), core::mem::take(&mut peer.known));
-    let mut streams = LoanStreams { loans, place, course, known, last: None };
+    let tells_apart = peer.journal.rule(Rule::StreamsOfPeer);
+    let mut streams = LoanStreams { loans, place, course, known, tells_apart, last: None };
     let done = act(peer, &mut streams);
     peer.known = streams.known;
     done
@@ -590,9 +593,12 @@ impl LoanStreams<'_, '_> {
     }
 
     fn search(&mut self, id: StreamId) -> Option<usize> {
-        let (key, place) = (Some((self.course?, id)), self.place);
+        let (course, place, tells_apart) = (self.course?, self.place, self.tells_apart);
         let is_it = |loan: usize, loans: &LoanTable<'_>| {
-            loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && loan.stream_id() == key)
+            let stream = loans.get(loan).and_then(|loan| Some((loan.peer(), loan.stream_id()?)));
+            stream.is_some_and(|(peer, (of, known))| {
+                known == id && (!tells_apart || (peer, of) == (Some(place), course))
+            })
         };
         let known = self.known.get(&id).copied().filter(|loan| is_it(*loan, self.loans));
         let found = known.or_else(|| (0..self.loans.len()).find(|loan| is_it(*loan, self.loans)));

@@ -1,8 +1,7 @@
-//! Runs seeds: `seeds FIRST COUNT [guests] [trace] [RULE]`, of these only those with guests, without that rule,
-//! `seeds canaries FIRST MAX`, or of fleets
-//! `seeds fleet FIRST COUNT [trace] [RULE]`, of crowds `seeds crowd FIRST COUNT [trace]`, of managed fleets `seeds
-//! managed FIRST COUNT [trace] [RULE]`, of worlds with a rogue `seeds rogue FIRST COUNT [RULE]`, or of trees of
-//! switches `seeds tree FIRST COUNT [trace] [RULE]`.
+//! Runs seeds: `seeds FIRST COUNT [guests|rests] [trace] [RULE]`, of these only those with guests, or with one that
+//! rests, without that rule, `seeds canaries FIRST MAX`, or of fleets `seeds fleet FIRST COUNT [trace] [RULE]`, of crowds
+//! `seeds crowd FIRST COUNT [trace]`, of managed fleets `seeds managed FIRST COUNT [trace] [RULE]`, of worlds with a
+//! rogue `seeds rogue FIRST COUNT [RULE]`, or of trees of switches `seeds tree FIRST COUNT [trace] [RULE]`.
 
 use sim::fleet::{Fleet, run_crowd, run_fleet, run_managed};
 use sim::tree::{Tree, run_tree};
@@ -45,6 +44,7 @@ fn main() {
     let (mut kills, mut requests, mut time, mut events, mut runs) = (0, 0, 0, 0, 0);
     let seeds = (number(0, 0)..).take(number(1, 100) as usize);
     let seeds = seeds.filter(|seed| !said("guests") || sim::has_guests(*seed));
+    let seeds = seeds.filter(|seed| !said("rests") || sim::has_rest(*seed));
     let failures = sim::run_many(seeds, &options, |result| {
         let summary = match result {
             Ok(summary) => summary,

@@ -64,6 +64,7 @@ fn run_world(rule: Rule, seed: u64, options: &Options) -> Result<(), Failure> {
         | Rule::OpenFirst
         | Rule::FenceGenerations
         | Rule::FenceFrames
+        | Rule::StreamsOfPeer
         | Rule::AddressDecoder
         | Rule::AddressRails
         | Rule::RequesterRewrite => run_rogue(seed, TURNS, options).map(drop),

@@ -19,6 +19,7 @@ pub(crate) enum Chance {
     RailMode = 0x3a11_0000_0000,
     Rails = 0x4a11_0000_0000,
     Replaced = 0x9e91_ace0_0000,
+    Rest = 0x4e57_0000_0000,
     Shared = 0x5a_aed0_0000,
     Spoofer = 0x5b00_f000_0000,
     Volatile = 0x0f1a_7700_0000,

@@ -61,6 +61,20 @@ impl Contest {
         })
     }
 
+    /// A rival that makes no moves.
+    #[cfg(test)]
+    pub(crate) fn without_moves() -> Self {
+        Self {
+            moves: 0,
+            long: 0,
+            restarts: false,
+            random: Random::new(0),
+            away_until: 0,
+            moments: 0,
+            pace: 1,
+        }
+    }
+
     /// Nobody stays away for longer than the hold time, but often for long enough to be taken for gone, and there are
     /// more moves.
     pub(crate) fn keep_short(&mut self) {
@@ -149,6 +163,11 @@ impl Contest {
             stage.log(Some(node), "island", lasts, 0);
             stage.clock.after(lasts, Event::Join(node));
         }
+    }
+
+    /// Who is away for long is not, from then on.
+    pub(crate) fn wait_no_longer(&mut self, until: u64) {
+        self.away_until = self.away_until.min(until);
     }
 
     /// The program of a node has been killed: it is started again after `lasts`, or never, and then this is false.

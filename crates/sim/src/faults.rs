@@ -24,6 +24,8 @@ pub(crate) struct Faults {
     long_cuts: bool,
     /// Virtual time after which faults end in any case.
     end: u64,
+    /// Cards die.
+    kills: bool,
 }
 
 impl Faults {
@@ -39,7 +41,14 @@ impl Faults {
             reboots_often: false,
             long_cuts,
             end: 30_000_000_000,
+            kills: true,
         }
+    }
+
+    /// None, and they are over at `end`.
+    #[cfg(test)]
+    pub(crate) fn none(end: u64) -> Self {
+        Self { begin: end, end: end - 1, kills: false, ..Self::new(Random::new(0)) }
     }
 
     /// For worlds of which there are few: with guests and with media that fail.
@@ -69,6 +78,11 @@ impl Faults {
     /// Whether they end now, when so many of all requests have ended.
     pub(crate) fn are_over(&self, now: u64, [total, ended]: [u32; 2]) -> bool {
         ended * 100 >= total * 85 || now > self.end
+    }
+
+    /// They go on until then, at least.
+    pub(crate) fn go_on_until(&mut self, until: u64) {
+        self.end = self.end.max(until);
     }
 
     /// How long it is to the one after that.
@@ -110,7 +124,7 @@ impl Faults {
 
     /// A card dies, now or some time.
     pub(crate) fn kill(&mut self, stage: &mut Stage<'_>, node: usize) {
-        let now = self.random.chance(150);
+        let now = self.random.chance(150) && self.kills;
         if stage.nodes[node].card.is_some() && now {
             stage.bury(node);
         } else {
@@ -120,7 +134,7 @@ impl Faults {
 
     /// Lets a card die some time.
     pub(crate) fn arm(&mut self, switch: &Switch<'_>) {
-        if switch.is_armed() || !self.random.chance(500) {
+        if !self.kills || switch.is_armed() || !self.random.chance(500) {
             return;
         }
         if self.random.chance(700) {

@@ -120,6 +120,12 @@ pub(crate) struct Guest {
     /// The drive that it has is no more since then: the power has taken what was not flushed, another node has it, or
     /// somebody has replaced what it held.
     gone_since: Option<u64>,
+    /// Another node has it, and it has used it.
+    is_taken: bool,
+    /// It asks for nothing until then.
+    rests_until: u64,
+    /// It has had answers since its queues were made last.
+    has_used: bool,
     /// Such a thing has happened, or others want its drive: it may be taken from it at any time.
     may_lose_drive: bool,
     /// How often it has.
@@ -179,6 +185,9 @@ impl Guest {
             enabled: 0,
             has_met: false,
             gone_since: None,
+            is_taken: false,
+            rests_until: 0,
+            has_used: false,
             may_lose_drive: false,
             followed: 0,
             resets: 0,
@@ -206,6 +215,32 @@ impl Guest {
             self.gone_since.get_or_insert(tick);
         }
         has_it
+    }
+
+    /// The same, since another node has it.
+    pub(crate) fn drive_is_taken(&mut self, tick: u64) {
+        let has_used = self.has_used_drive();
+        self.is_taken |= self.drive_is_gone(tick) && has_used;
+    }
+
+    /// Whether it has, or had, a drive that another node has taken from it, and has used that.
+    pub(crate) fn drive_was_taken(&self) -> bool {
+        self.is_taken
+    }
+
+    /// Whether its driver is set up and has had answers.
+    pub(crate) fn has_used_drive(&self) -> bool {
+        self.phase == Phase::Running && self.has_used
+    }
+
+    /// It asks for nothing until then.
+    pub(crate) fn rest(&mut self, until: u64) {
+        self.rests_until = until;
+    }
+
+    /// Whether it asks for nothing.
+    pub(crate) fn rests(&self, now: u64) -> bool {
+        now < self.rests_until
     }
 
     /// Whether it has a drive that is no more.
@@ -273,7 +308,7 @@ impl Guest {
     pub(crate) fn gone(&mut self, memory: &Memories<'_>) {
         memory.take_back(self.loan);
         self.phase = Phase::Away;
-        self.gone_since = None;
+        (self.gone_since, self.is_taken) = (None, false);
         self.outbox.clear();
         self.inbox.clear();
         self.machine.gone();
@@ -292,8 +327,9 @@ impl Guest {
         }
     }
 
-    /// Faults are over: its machine does whatever it is asked for from now on.
+    /// Faults are over: its machine does whatever it is asked for from now on, and its driver does not rest.
     pub(crate) fn calm(&mut self) {
+        self.rests_until = 0;
         self.machine.calm();
     }
 
@@ -493,6 +529,7 @@ impl Guest {
     /// The controller has ended: whatever it could write is the guest's again.
     fn enable(&mut self, memory: &Memories<'_>) {
         memory.take_back(self.loan);
+        self.has_used = false;
         self.queues = Default::default();
         memory.write(self.loan, QUEUES[0], &[0; 0x4000]);
         let aqa = Aqa(0).with_asqs(ENTRIES - 1).with_acqs(ENTRIES - 1);

@@ -36,6 +36,7 @@ mod quiet;
 mod rails;
 mod replaced;
 mod report;
+mod rest;
 pub mod rogue;
 mod setting;
 mod shared;
@@ -53,6 +54,7 @@ mod world;
 
 pub use canary::{Canary, canaries};
 pub use marks::{Mark, Marks};
+pub use rest::has_rest;
 pub use slot::has_guests;
 
 use base::RuleSet;

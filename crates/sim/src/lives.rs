@@ -9,6 +9,7 @@ use crate::contest::{Contest, Move};
 use crate::edge::Clients;
 use crate::marks::Mark;
 use crate::media::Media;
+use crate::rest::{Rest, Step};
 use crate::slot::{Guests, Slot};
 use crate::stage::{BORROWER, Event, LENDER, RIVAL};
 use crate::world::World;
@@ -126,6 +127,10 @@ impl World<'_> {
         if !fails {
             self.guests.iter_mut().for_each(|guests| guests.drive_is_taken(stage, loan));
         }
+        if let Some(former) = former {
+            self.shorten_rest(former.node);
+        }
+        let stage = &mut self.stage;
         let result = if fails { Err("no space".to_owned()) } else { Ok(()) };
         stage.tell_agent(LENDER, |agent, now| agent.handle_tenancy_stored(now, loan, result));
         if let Some(node) = stage.nodes[LENDER].with_card() {
@@ -222,6 +227,8 @@ impl World<'_> {
             }
             58..68 => traffic.network.change(),
             68..78 => faults.cut(stage, traffic),
+            // To a lender, what comes late from a node is as good as the node.
+            78..85 if self.rest.as_ref().is_some_and(Rest::is_away) => {}
             78..85 => traffic.inject(stage, &mut faults.random, false),
             85..92 if faults.reboots_often => self.reboot(),
             85..92 => traffic.inject(stage, &mut faults.random, true),
@@ -241,8 +248,11 @@ impl World<'_> {
         if self.faults.reboots == 0 || replaced.as_mut().is_some_and(|it| it.alter(&mut self.stage)) {
             return;
         }
-        self.faults.reboots -= 1;
         let node = self.faults.random.index(2);
+        if self.rest.as_ref().is_some_and(|rest| rest.spares(node)) {
+            return;
+        }
+        self.faults.reboots -= 1;
         if self.stage.nodes[node].is_away {
             return;
         }
@@ -283,10 +293,7 @@ impl World<'_> {
             return;
         }
         if self.stage.is_calm() {
-            for node in [BORROWER, RIVAL] {
-                let next = Contest::settle(&self.stage, |node, loan| self.want(node, loan), node);
-                next.into_iter().for_each(|next| self.make_move(next));
-            }
+            self.settle();
             return self.stage.clock.after(20_000_000, Event::Contest);
         }
         let (clients, guests) = (&self.clients, self.guests.as_ref());
@@ -302,6 +309,53 @@ impl World<'_> {
         let next = contest.next_move(&self.stage, want);
         next.into_iter().for_each(|next| self.make_move(next));
         self.stage.clock.after(after, Event::Contest);
+    }
+
+    /// What a guest that rests, or will, does next.
+    pub(crate) fn rest(&mut self) {
+        let (clients, guests, stage) = (&self.clients, self.guests.as_ref(), &mut self.stage);
+        let islands = self.traffic.network.islands;
+        let is_wanted = |node: usize, loan: usize| want(clients, guests, Slot { node, loan });
+        let guest_of = |node: usize, loan: usize| {
+            let is_contested =
+                !islands[node] && is_wanted(node, loan) && is_wanted(BORROWER + RIVAL - node, loan);
+            guests.filter(|_| is_contested)?.is_at_work(Slot { node, loan })
+        };
+        let Some(step) = self.rest.as_mut().and_then(|rest| rest.turn(stage, guest_of)) else { return };
+        match step {
+            Step::Rest(node, until) => {
+                self.guests.iter_mut().for_each(|guests| guests.rest(stage, node, until));
+            }
+            Step::Part(node, lasts, until) => {
+                self.guests.iter_mut().for_each(|guests| guests.rest(stage, node, until));
+                self.make_move(Move::Part(node, lasts));
+                let end = self.rest.as_ref().and_then(Rest::faults_until);
+                end.into_iter().for_each(|end| self.faults.go_on_until(end));
+            }
+            Step::Return(node) => {
+                // Whoever stays away for long sees few faults, and these are to be seen now.
+                self.faults.kill(stage, LENDER);
+                self.faults.kill(stage, node);
+            }
+            Step::Settle => self.settle(),
+        }
+    }
+
+    /// Another node has a drive of this one, whose guests may rest: perhaps it can be reached again soon.
+    fn shorten_rest(&mut self, former: usize) {
+        let (stage, rest) = (&mut self.stage, self.rest.as_mut());
+        let Some((soon, until)) = rest.and_then(|rest| rest.drive_is_taken(stage, former)) else { return };
+        stage.clock.at(soon, Event::Join(former));
+        self.contest.iter_mut().for_each(|contest| contest.wait_no_longer(soon));
+        self.guests.iter_mut().for_each(|guests| guests.rest(stage, former, until));
+    }
+
+    /// Whoever wants nothing more of a loan gives back what the other one waits for.
+    fn settle(&mut self) {
+        for node in [BORROWER, RIVAL] {
+            let next = Contest::settle(&self.stage, |node, loan| self.want(node, loan), node);
+            next.into_iter().for_each(|next| self.make_move(next));
+        }
     }
 
     pub(crate) fn make_move(&mut self, next: Move) {

@@ -62,6 +62,8 @@ marks! {
     ImageReplaced = "image-replaced",
     /// A guest's drive was another one, and was taken from it.
     DriveReplaced = "drive-replaced",
+    /// So was the drive of a guest that had used it and rested while another node took it.
+    DriveTaken = "drive-taken",
     /// A card died in the middle of writing memory.
     HalfWritten = "half-written",
     /// The disk did something while its card was dead.

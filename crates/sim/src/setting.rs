@@ -16,6 +16,7 @@ use crate::media::Media;
 use crate::neighbours::Neighbours;
 use crate::rails;
 use crate::replaced::Replaced;
+use crate::rest::Rest;
 use crate::shared::{self, Shared};
 use crate::slot::has_guests;
 use crate::stage::{BORROWER, LENDER, NODES, RIVAL};
@@ -45,6 +46,8 @@ pub(crate) struct Setting<'w> {
     pub(crate) volatile: Option<Volatile>,
     /// In some worlds there is a rival.
     pub(crate) contest: Option<Contest>,
+    /// In some of these a guest rests.
+    pub(crate) rest: Option<Rest>,
     /// In some, state folders are restored and copied.
     pub(crate) identity: Option<Identity>,
     /// In some worlds the nodes are on one machine.
@@ -79,6 +82,9 @@ impl Setting<'_> {
         let contest = Contest::of(seed).filter(|_| !is_other);
         let guests = guests_of(seed, contest.is_some());
         let identity = Identity::of(seed, contest.is_some()).filter(|_| !is_other);
+        // Twins fight for moments.
+        let has_twins = identity.as_ref().is_some_and(Identity::has_twins);
+        let can_rest = contest.is_some() && guests.contains(&true) && !has_twins;
         // There nobody but the power makes a drive another one.
         let is_undisputed = media.is_none() && contest.is_none() && identity.is_none();
         let protection = protection(&mut Chance::Protection.of(seed));
@@ -92,6 +98,7 @@ impl Setting<'_> {
             identity,
             neighbours: Neighbours::of(seed).filter(|_| contest.is_none()),
             contest,
+            rest: Rest::of(seed).filter(|_| can_rest),
         }
     }
 

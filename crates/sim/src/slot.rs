@@ -100,6 +100,23 @@ impl<'w> Guests<'w> {
         self.at(slot).is_some_and(|at| self.guests[at].is_away())
     }
 
+    /// If the guest of a slot is there and has had answers of its drive: whether it waits for others.
+    pub(crate) fn is_at_work(&self, slot: Slot) -> Option<bool> {
+        let guest = &self.guests[self.at(slot)?];
+        guest.has_used_drive().then_some(guest.in_flight() > 0)
+    }
+
+    /// Those of a node ask for nothing until then.
+    pub(crate) fn rest(&mut self, stage: &mut Stage<'w>, node: usize, until: u64) {
+        for at in (0..self.guests.len()).filter(|at| self.guests[*at].node == node).collect::<Vec<_>>() {
+            self.guests[at].rest(until);
+            stage.log(None, "rests", at as u64, until);
+            if until < u64::MAX {
+                stage.clock.at(until, Event::ThinkGuest(at));
+            }
+        }
+    }
+
     /// Those of a node want nothing any more.
     pub(crate) fn give_up(&mut self, node: usize) {
         self.guests.iter_mut().filter(|guest| guest.node == node).for_each(Guest::give_up);
@@ -140,7 +157,7 @@ impl<'w> Guests<'w> {
         if guest.watch(now, shared) {
             stage.report.log.event(now, None, "anew", at as u64, guest.resets);
             stage.wake_at(node, now);
-        } else if guest.ask(shared, &memory) {
+        } else if !guest.rests(now) && guest.ask(shared, &memory) {
             stage.report.log.event(now, None, "ask", at as u64, shared.requests);
             stage.wake_at(node, now);
         }
@@ -357,7 +374,7 @@ impl<'w> Guests<'w> {
         let lent = &stage.loans[loan];
         let (Some(holder), tick) = (lent.tenure.holder, lent.shared.tick) else { return };
         for guest in self.guests.iter_mut().filter(|it| it.loan == loan && it.node != holder) {
-            guest.drive_is_gone(tick);
+            guest.drive_is_taken(tick);
         }
     }
 
@@ -395,6 +412,7 @@ impl<'w> Guests<'w> {
             return None;
         }
         stage.report.marks.set(Mark::DriveReplaced);
+        stage.report.marks.set_if(Mark::DriveTaken, self.guests[at].drive_was_taken());
         self.crash(stage, at);
         stage.log(None, "unplug", at as u64, 0);
         self.disconnect(stage, at);

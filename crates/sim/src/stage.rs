@@ -84,6 +84,8 @@ pub(crate) enum Event {
     Off,
     /// The borrowers' next move.
     Contest,
+    /// Perhaps a guest begins to rest, or its node can be reached again.
+    Rest,
     /// The program of a node ends, if that life of it still runs.
     Gone(usize, u64),
     /// It is started again.

@@ -19,6 +19,7 @@ use crate::identity::Identity;
 use crate::network::Network;
 use crate::nodes::Node;
 use crate::report::Report;
+use crate::rest::Rest;
 use crate::setting::Setting;
 use crate::slot::Guests;
 use crate::stage::{Event, NODES, Stage};
@@ -42,6 +43,8 @@ pub(crate) struct World<'w> {
     pub(crate) faults: Faults,
     /// In some worlds there is a rival.
     pub(crate) contest: Option<Contest>,
+    /// In some of these a guest rests.
+    pub(crate) rest: Option<Rest>,
     /// In some, state folders are restored and copied.
     pub(crate) identity: Option<Identity>,
     seed: u64,
@@ -70,6 +73,16 @@ impl<'w> World<'w> {
     fn new(seed: u64, options: &Options, arena: &'w Arena, switches: [&'w Switch<'w>; NODES]) -> Self {
         let mut random = Random::new(seed);
         let setting = Setting::of(seed, options.rules, &mut random);
+        Self::of(setting, (seed, options), random, (arena, switches))
+    }
+
+    /// A world of that setting.
+    pub(crate) fn of(
+        setting: Setting<'w>,
+        (seed, options): (u64, &Options),
+        mut random: Random,
+        (arena, switches): (&'w Arena, [&'w Switch<'w>; NODES]),
+    ) -> Self {
         let (count, loans) = (setting.nodes(), setting.loans.len());
         let clients = setting.clients(options.requests, &mut random);
         let guests = setting.guests(options.requests, &mut random);
@@ -109,12 +122,14 @@ impl<'w> World<'w> {
             guests: has_guests.then(|| Guests::new(guests, memories, setting.volatile)),
             faults,
             contest: setting.contest,
+            rest: setting.rest,
             identity: setting.identity,
             seed,
         }
     }
 
-    fn live(&mut self) {
+    /// From the beginning to the end, or until something is wrong.
+    pub(crate) fn live(&mut self) {
         self.begin();
         while !self.stage.report.has_failed() && !self.is_over() {
             let Some(event) = self.stage.clock.next() else {
@@ -154,6 +169,8 @@ impl<'w> World<'w> {
             self.traffic.siege.begin(stage);
         }
         self.contest.iter_mut().for_each(|contest| contest.begin(stage));
+        let now = stage.clock.now;
+        self.rest.iter_mut().for_each(|rest| rest.look_at(stage, now));
     }
 
     fn is_over(&mut self) -> bool {
@@ -198,6 +215,7 @@ impl<'w> World<'w> {
             Event::Fault => return self.fault(),
             Event::Off => return self.switch_off(),
             Event::Contest => return self.contest(),
+            Event::Rest => return self.rest(),
             Event::Gone(node, life) => return self.end_program(node, life),
             Event::Return(node) => return self.make_move(Move::Return(node)),
         };

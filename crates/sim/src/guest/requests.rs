@@ -197,6 +197,7 @@ impl Guest {
         };
         shared.tick += 1;
         self.ended += 1;
+        self.has_used = true;
         let bytes = asked.count * self.drive.block;
         shared.bytes += bytes;
         if let Some(since) = self.gone_since {

@@ -474,7 +474,8 @@ impl<'m> Offer<'m> {
         let heard = self.holder_heard(holders);
         let silent = now.since(heard);
         // So an operator takes a function back from a node that is gone: it may not have it any more.
-        let hold = if self.is_allowed(holder.node) { HOLD } else { SILENCE };
+        let is_kept = self.is_allowed(holder.node) && self.journal.rule(Rule::HoldForSilent);
+        let hold = if is_kept { HOLD } else { SILENCE };
         // A card that is new, because the lender itself was away, listens first.
         if silent >= hold && now.since(self.listens_since) >= SILENCE {
             return None;
