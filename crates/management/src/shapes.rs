@@ -265,7 +265,7 @@ pub struct Loan {
     pub state: String,
     /// Since when.
     pub since: String,
-    /// What becomes of it when the borrower is silent: `hold(SECONDS)` or `remove`.
+    /// What becomes of it when one end is silent: `hold(SECONDS)` or `remove`.
     pub on_silence: String,
 }
 

@@ -75,7 +75,7 @@ pub enum Command {
         slot: u16,
         /// In which group.
         group: Group,
-        /// What becomes of it when the borrower is silent.
+        /// What becomes of it when one end is silent.
         on_silence: OnSilence,
     },
     /// A function shall be taken back. Operator.

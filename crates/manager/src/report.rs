@@ -6,8 +6,8 @@ use base::ids::{Group, LoanGeneration, NodeId, RailId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Assignment, Block, FunctionKey, Groups, Limited, MadeList, Name, Place, PublicKey, Resource, Unmade,
-    WallTime,
+    Assignment, Block, FunctionKey, Groups, Limited, MadeList, Name, OnSilence, Place, PublicKey, Resource,
+    Unmade, WallTime,
 };
 
 /// A report of a node.
@@ -203,6 +203,9 @@ pub struct Preset {
     pub generation: LoanGeneration,
     /// In which group.
     pub group: Group,
+    /// What becomes of it when its lender is silent.
+    #[serde(default, skip_serializing_if = "OnSilence::is_default")]
+    pub on_silence: OnSilence,
 }
 
 /// Something about a node that people should know.

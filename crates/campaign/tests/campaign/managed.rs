@@ -36,7 +36,7 @@ pub(crate) fn start_desk(machine: &Machine, qmp: Option<&str>) -> Process {
     node
 }
 
-fn start_store(machine: &Machine) -> Lender {
+pub(crate) fn start_store(machine: &Machine) -> Lender {
     let images = ["one", "two"].map(|name| machine.dir().join(format!("{name}.img")));
     for image in images.iter().filter(|image| !image.exists()) {
         tools::empty_image(image, 64 * MIB).unwrap();
@@ -47,7 +47,7 @@ fn start_store(machine: &Machine) -> Lender {
 
 /// The loan of a slot, as its node shows it, when it is as `is_so` says.
 #[track_caller]
-fn wait_slot(machine: &Machine, slot: &str, is_so: impl Fn(Option<&Value>) -> bool) {
+pub(crate) fn wait_slot(machine: &Machine, slot: &str, is_so: impl Fn(Option<&Value>) -> bool) {
     let found = poll_until(&format!("slot {slot}"), LONG, || {
         let status = status(machine, "desk")?;
         let loans = status["loans"].as_array().cloned().unwrap_or_default();
@@ -56,7 +56,7 @@ fn wait_slot(machine: &Machine, slot: &str, is_so: impl Fn(Option<&Value>) -> bo
     found.unwrap_or_else(|error| panic!("{error}: {}", status(machine, "desk").unwrap()));
 }
 
-fn has(loan: Option<&Value>, function: &str) -> bool {
+pub(crate) fn has(loan: Option<&Value>, function: &str) -> bool {
     loan.is_some_and(|loan| loan["function"] == function && loan["state"] == "up")
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn is_state(state: &'static str) -> impl Fn(&Value) -> bool {
 }
 
 /// A fabric to which the nodes `store` and `desk` belong, of which the first one lends.
-fn with_store(machine: &Machine) -> (Fabric<'_>, Lender) {
+pub(crate) fn with_store(machine: &Machine) -> (Fabric<'_>, Lender) {
     let fabric = Fabric::found(machine).unwrap();
     for node in ["store", "desk"] {
         fabric.join(machine, node).unwrap();
@@ -74,7 +74,7 @@ fn with_store(machine: &Machine) -> (Fabric<'_>, Lender) {
 }
 
 /// The manager has heard of both drives and of the machine.
-fn wait_ready(fabric: &Fabric<'_>) {
+pub(crate) fn wait_ready(fabric: &Fabric<'_>) {
     for drive in ["store/nvme0", "store/nvme1"] {
         fabric.wait_row("function", drive, LONG, is_state("free")).unwrap();
     }

@@ -10,6 +10,7 @@
 
 mod event;
 mod life;
+mod patience;
 mod standing;
 mod tenancy;
 mod watchdog;
@@ -26,6 +27,7 @@ pub use life::{CardRecord, Exit, Unfinished};
 use link::Tenancy;
 use standing::Standing;
 use tenancy::{Holders, Incarnations, Tenants};
+pub use patience::Patience;
 pub use watchdog::{Beat, Condition, Fault, Process, Rest, State};
 
 use crate::Whereabouts;

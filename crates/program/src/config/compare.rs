@@ -297,6 +297,10 @@ fn slot_change([before, after]: &[Slot; 2]) -> String {
         });
         found.push(format!("attached {before} to {after}"));
     }
+    if before.on_silence != after.on_silence {
+        let text = |slot: &Slot| slot.on_silence.map_or("nothing".to_owned(), |it| it.to_string());
+        found.push(format!("on_silence {} to {}", text(before), text(after)));
+    }
     format!("slot {}: {}", after.name, found.join(", "))
 }
 

@@ -62,6 +62,7 @@
 //! socket = "/run/causeway/vm1-disk0"  # owner, group and mode as above
 //! bus = "rp1"                         # the port that QMP plugs it into
 //! line_file = "nvme0.line"            # attached from the start, unless somebody has detached it
+//! on_silence = "hold(600)"            # or "remove": what becomes of it when its lender is silent; kept if left out
 //! ```
 //!
 //! Relative paths start at the file's folder.

@@ -55,6 +55,7 @@ pub(super) struct Slot {
     pub(super) bus: Option<Spanned<String>>,
     pub(super) line: Option<Spanned<String>>,
     pub(super) line_file: Option<Spanned<PathBuf>>,
+    pub(super) on_silence: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]

@@ -138,6 +138,7 @@ fn machine_of(args: &BorrowArgs, name: &NodeName, line: &Line) -> Option<Domain>
         // As in a machine that was started with it.
         device: crate::qemu_args::device_id(0),
         preset: Some(line.clone()),
+        on_silence: None,
     };
     Some(Domain::of_slot(name.clone(), qmp, slot))
 }

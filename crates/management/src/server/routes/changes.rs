@@ -10,10 +10,9 @@ use base::ids::Group;
 use manager::Progress;
 use manager::command::Command;
 use manager::entry::Answer;
-use manager::model::{FunctionName, GROUPS_PER_NODE_MAX, Groups, Name, OnSilence, Role, TokenHash};
+use manager::model::{FunctionName, GROUPS_PER_NODE_MAX, Groups, Name, NoSilence, OnSilence, Role, TokenHash};
 
 use super::asked::{Bearer, Condition, Document, Named, Naming, Pairs, Terms};
-use super::documents::read_on_silence;
 use crate::server::App;
 use crate::server::core::{By, Done, View, Wish};
 use crate::server::problem::Failure;
@@ -145,8 +144,7 @@ pub(super) async fn assign(
     };
     let on_silence = match &said.on_silence {
         None => OnSilence::default(),
-        Some(text) => read_on_silence(text)
-            .ok_or_else(|| Failure::malformed("`on_silence` is `hold(SECONDS)` or `remove`"))?,
+        Some(text) => text.parse().map_err(|why: NoSilence| Failure::malformed(why.to_string()))?,
     };
     let what = format!("assign {function} to {}", said.slot);
     let command = move |view: &View<'_>| {

@@ -562,10 +562,7 @@ pub(super) fn entry_of(row: &Row) -> Option<Entry> {
         node: it.borrower,
         domain: it.place.domain,
         slot: it.place.slot,
-        hold: match it.on_silence {
-            manager::model::OnSilence::Hold { seconds } => Duration::from_secs(seconds.into()),
-            manager::model::OnSilence::Remove => Duration::ZERO,
-        },
+        hold: it.on_silence.hold(),
     };
     let holder = match row.holder {
         Holder::Nobody => node::Holder::Nobody,
@@ -692,7 +689,7 @@ mod tests {
         }
         let function = FunctionKey { node: NodeId::numbered(7), number: 0 };
         let (lender, generation, group) = (PublicKey([1; 32]), LoanGeneration(1), Group::DEFAULT);
-        let presets = vec![Preset { place, function, lender, generation, group }];
+        let presets = vec![Preset { place, function, lender, generation, group, on_silence: OnSilence::default() }];
         kept.apply(&Change::Presets { id: PresetsId { epoch: 1, index: 1 }, presets });
         let expected: BTreeSet<NodeId> = [4, 5, 7].map(NodeId::numbered).into();
         assert_eq!(assigned(&kept), expected);
