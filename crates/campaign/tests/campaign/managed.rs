@@ -135,6 +135,62 @@ fn a_drive_is_assigned_and_taken_back() {
     }
 }
 
+/// The manager says in which group an assignment is, which no file of the two nodes speaks of: there its channel is, and
+/// in no other. Who shares no group is told so, and who leaves the group loses what it has there.
+#[test]
+fn an_assignment_is_in_a_group_of_both_nodes() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let (mut fabric, mut store) = with_store(machine);
+    let mut desk = start_desk(machine, None);
+    wait_ready(&fabric);
+    let refused = |fabric: &Fabric<'_>, command: &[&str]| {
+        let refused = fabric.ask(command).unwrap();
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(3), "{why}");
+        why
+    };
+    fabric.told(&["node", "groups", "store", "2", "5", "7"]).unwrap();
+    fabric.told(&["node", "groups", "desk", "3", "7"]).unwrap();
+    let why = refused(&fabric, &["assign", "store/nvme0", "vm/a", "--group", "5"]);
+    assert!(why.contains("`desk` may not enter group 5"), "{why}");
+    // Both ends have it in the one that they share, and the lender has nothing else in it.
+    let both_have = |group: u16| {
+        wait_slot(machine, "vm/a", |loan| has(loan, "nvme0") && loan.unwrap()["group"] == group);
+        let status = status(machine, "store").unwrap();
+        let row = |of: &str, is_it: &dyn Fn(&Value) -> bool| {
+            status[of].as_array().unwrap().iter().find(|row| is_it(row)).unwrap()["group"].clone()
+        };
+        assert_eq!(row("loans", &|loan| loan["function"] == "nvme0"), group);
+        assert_eq!(row("loans", &|loan| loan["function"] == "nvme1"), 1);
+        assert_eq!(row("channels", &|channel| channel["state"] == "open" && channel["group"] == group), group);
+    };
+    fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
+    both_have(7);
+    fabric.wait_row("loan", "store/nvme0", LONG, |row| row["group"] == 7).unwrap();
+    // Their cards and their nodes find it there, too.
+    kill_card(machine, "store", LONG).unwrap();
+    both_have(7);
+    assert_eq!(store.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", store.process.tail());
+    store = start_store(machine);
+    both_have(7);
+
+    fabric.told(&["unassign", "store/nvme0"]).unwrap();
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    fabric.told(&["node", "groups", "desk", "3", "5", "7"]).unwrap();
+    fabric.told(&["assign", "store/nvme0", "vm/a", "--group", "5"]).unwrap();
+    both_have(5);
+    fabric.told(&["node", "groups", "desk", "3"]).unwrap();
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    wait_slot(machine, "vm/a", |loan| loan.is_none_or(|loan| loan["state"] == "vacant"));
+    let why = refused(&fabric, &["assign", "store/nvme0", "vm/a"]);
+    assert!(why.contains("`store` and `desk` may not enter the same group"), "{why}");
+    for node in [&mut desk, &mut store.process, &mut fabric.manager] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
 /// The borrower is gone: by force its lender takes the drive back, and another one gets it.
 #[test]
 fn by_force_nobody_is_waited_for() {

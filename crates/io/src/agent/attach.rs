@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use base::ids::{LoanGeneration, NodeId};
+use base::ids::{Group, LoanGeneration, NodeId};
 use node::{FunctionId, LendConfig, LoanConfig, Secret, SessionCells};
 
 use super::change::Told;
@@ -26,6 +26,11 @@ impl LoanSpec {
     /// What it lends, if it lends anything.
     pub fn lent(&self) -> Option<&LendConfig> {
         if let LoanEnd::Lend(lent) = &self.config.role { Some(lent) } else { None }
+    }
+
+    /// The zone that its function is in ([`LoanConfig::zone`]).
+    pub fn zone(&self) -> Group {
+        self.lent().and_then(LendConfig::group).unwrap_or(self.config.group)
     }
 
     /// By which entry of its lender's table it is, or may be, had; 0: by a line.

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use base::ids::{DomainId, LoanGeneration};
+use base::ids::{DomainId, Group, LoanGeneration};
 use base::ledger::Arena;
 use base::times::{HANDSHAKE_RETRY_MAX, HOLD, SILENCE};
 
@@ -17,7 +17,7 @@ const KEPT: Duration = Duration::from_secs(20);
 
 /// Where [`borrow`] asks for the function.
 fn place_of(node: usize, hold: Duration) -> Assignment {
-    Assignment { node: key_of(node).id(), domain: DomainId(9), slot: 0, hold }
+    Assignment { node: key_of(node).id(), domain: DomainId(9), slot: 0, group: Group::DEFAULT, hold }
 }
 
 fn assigned(generation: u64, node: usize) -> Entry {

@@ -137,11 +137,8 @@ pub(super) async fn assign(
     terms: Terms,
     Document(said): Document<Assign>,
 ) -> Answered {
-    let group = match said.group {
-        None => Group::DEFAULT,
-        Some(number) => Group::new(number.into())
-            .ok_or_else(|| Failure::malformed("a group has a number from 1 to 4094"))?,
-    };
+    let wrong = || Failure::malformed("a group has a number from 1 to 4094");
+    let group = said.group.map(|number| Group::new(number.into()).ok_or_else(wrong)).transpose()?;
     let on_silence = match &said.on_silence {
         None => OnSilence::default(),
         Some(text) => text.parse().map_err(|why: NoSilence| Failure::malformed(why.to_string()))?,

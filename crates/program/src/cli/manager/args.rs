@@ -158,7 +158,7 @@ pub struct AssignArgs {
     /// Where to; NODE/DOMAIN/SLOT where several nodes have such a domain
     #[arg(value_name = "DOMAIN/SLOT", value_parser = slot)]
     pub slot: String,
-    /// The zone in which the two nodes see each other, 1 to 4094 [default: 1]
+    /// The zone in which the two nodes see each other, 1 to 4094 [default: the least one that both may enter]
     #[arg(long, value_name = "N", value_parser = values::group)]
     pub group: Option<Group>,
     /// What becomes of it when one end is silent: both keep it for hold(SECONDS), or end it at once with remove

@@ -434,17 +434,6 @@ impl Managed {
         let spec = &agent.view().spec().loans[loan];
         let is_news = spec.lent().is_some_and(|lent| lent.entry != Some(entry));
         let (function, generation) = (spec.function.clone(), row.generation.0);
-        if let Holder::Assigned(to) = row.holder
-            && to.group != spec.config.group
-            && is_news
-        {
-            let (asked, own) = (to.group, spec.config.group);
-            let why = format!(
-                "the manager has assigned it in group {asked}, and this node lends it in group {own}: nobody gets it \
-                 before it is assigned in that group"
-            );
-            Event::DecisionUnfit { function: function.clone(), why }.say();
-        }
         if is_news {
             Event::FunctionManaged { function, generation, what: what_of(&row) }.say();
         }
@@ -562,6 +551,7 @@ pub(super) fn entry_of(row: &Row) -> Option<Entry> {
         node: it.borrower,
         domain: it.place.domain,
         slot: it.place.slot,
+        group: it.group,
         hold: it.on_silence.hold(),
     };
     let holder = match row.holder {
