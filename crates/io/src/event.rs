@@ -636,6 +636,11 @@ events! {
     Warning "loan-abandoned" LoanAbandoned { function: String }
     => "the lender does not answer; it keeps the function for this node, which borrows it no more"
 
+    /// Its lender was waited for long enough.
+    Warning "loan-lost" LoanLost { function: String, silent_s: u64 }
+    => "its lender was silent for {silent_s} s: the loan is over, its socket is gone, and its lender gets the function \
+        back when it is heard"
+
     /// Lines of what is lent from now on could not be printed, or kept in their file.
     Warning "lines-unprinted" LinesUnprinted { error: String }
     => "the lines of what has come cannot be told ({error}); `causeway reload` has them for whoever asks"

@@ -339,3 +339,29 @@ pub enum Event {
         rail: RailId,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use base::ids::DomainId;
+
+    use super::*;
+
+    #[test]
+    fn what_a_slot_holds_is_read_as_earlier_versions_have_kept_it() {
+        let preset = |on_silence| Preset {
+            place: Place { domain: DomainId(65), slot: 3 },
+            function: FunctionKey { node: NodeId::numbered(7), number: 1 },
+            lender: PublicKey([1; 32]),
+            generation: LoanGeneration(4),
+            group: Group::DEFAULT,
+            on_silence,
+        };
+        let text = |it: &Preset| serde_json::to_string(it).unwrap();
+        let plain = text(&preset(OnSilence::default()));
+        assert!(!plain.contains("on_silence"), "{plain}");
+        for on_silence in [OnSilence::default(), OnSilence::Remove, OnSilence::Hold { seconds: 5 }] {
+            let preset = preset(on_silence);
+            assert_eq!(serde_json::from_str::<Preset>(&text(&preset)).unwrap(), preset);
+        }
+    }
+}

@@ -60,7 +60,11 @@ impl fmt::Display for Assigned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { generation, number, slot, group, lender, function, on_silence, addresses } = self;
         let (domain, key) = (lender.domain.0, BASE32.encode(&lender.key.0));
-        write!(f, "{SCHEME}{generation}:{}:{slot}:{group}:{domain}:{key}:{function}:{on_silence}@{addresses}", number.0)
+        write!(
+            f,
+            "{SCHEME}{generation}:{}:{slot}:{group}:{domain}:{key}:{function}:{on_silence}@{addresses}",
+            number.0
+        )
     }
 }
 
@@ -137,8 +141,7 @@ pub(crate) mod tests {
         // As an earlier version has kept it.
         let plain = Assigned { on_silence: OnSilence::default(), ..assigned.clone() };
         assert_eq!(assigned.to_string().replace(":hold(2592000)", "").parse(), Ok(plain));
-        for wrong in
-            [
+        for wrong in [
             "",
             "assigned:",
             "assigned:1:2:3:4:5:6:7@",
@@ -146,8 +149,7 @@ pub(crate) mod tests {
             &text.replace(":255:", ":65536:"),
             &text.replace("hold(", "keep("),
             &text.replace(":hold(", ":remove:hold("),
-        ]
-        {
+        ] {
             assert!(wrong.parse::<Assigned>().is_err(), "{wrong}");
         }
     }

@@ -164,7 +164,10 @@ fn an_assignment_is_in_a_group_of_both_nodes() {
         };
         assert_eq!(row("loans", &|loan| loan["function"] == "nvme0"), group);
         assert_eq!(row("loans", &|loan| loan["function"] == "nvme1"), 1);
-        assert_eq!(row("channels", &|channel| channel["state"] == "open" && channel["group"] == group), group);
+        assert_eq!(
+            row("channels", &|channel| channel["state"] == "open" && channel["group"] == group),
+            group
+        );
     };
     fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
     both_have(7);

@@ -1,11 +1,13 @@
 //! Lenders that are silent for longer than they are waited for: their functions are taken out of the slots they are in,
 //! and come back, or not, when they are heard.
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::events;
 use crate::managed::{has, is_state, start_desk, start_store, wait_ready, wait_slot, with_store};
-use campaign::causeway::{Lender, STOP_TIMEOUT, binary, kill_card, status};
+use campaign::causeway::{STOP_TIMEOUT, binary, kill_card, status};
 use campaign::gate;
 use campaign::process::{Process, family, poll_until, signal};
 use campaign::world::{Machine, World, WorldConfig};
@@ -46,7 +48,8 @@ fn an_assigned_drive_comes_back_with_its_lender() {
         signal_all(&store.process, Signal::STOP);
         poll_until("a lender that is silent", LONG, || {
             let status = status(machine, "desk")?;
-            let loan = status["loans"].as_array().unwrap().iter().find(|loan| loan["slot"] == "vm/a").cloned();
+            let loan =
+                status["loans"].as_array().unwrap().iter().find(|loan| loan["slot"] == "vm/a").cloned();
             Ok(loan.filter(|loan| loan["state"] == "silent"))
         })
         .unwrap();
@@ -87,13 +90,21 @@ fn an_assigned_drive_comes_back_with_its_lender() {
     }
 }
 
-/// A node without a manager, whose slot gives up a silent lender at once.
-fn start_line_desk(machine: &Machine) -> Process {
-    let dir = machine.dir().display();
-    let text = format!(
-        "name = 'desk'\nstate_dir = '{dir}/state/desk'\n[[domains]]\nname = 'vm'\nkind = 'vm'\n\
-         [[domains.slots]]\nname = 'a'\nsocket = '{dir}/a.sock'\non_silence = 'remove'\n"
-    );
+/// The lender has its drive, and keeps it for nobody.
+#[track_caller]
+fn wait_free(machine: &Machine) {
+    poll_until("a drive that nobody has", LONG, || {
+        let status = status(machine, "store")?;
+        let devices = status["devices"].as_array().unwrap();
+        let drive = devices.iter().find(|device| device["function"] == "nvme0");
+        Ok(drive.filter(|drive| drive["lent_to"].is_null() && drive["kept_s"].is_null()).cloned())
+    })
+    .unwrap();
+}
+
+/// A node of this file, whose name is `desk`.
+fn start_node(machine: &Machine, rest: &str) -> Process {
+    let text = format!("name = 'desk'\nstate_dir = '{}/state/desk'\n{rest}", machine.dir().display());
     let config = machine.dir().join("desk.toml");
     std::fs::write(&config, text).unwrap();
     let mut command = machine.command(binary().unwrap());
@@ -101,6 +112,13 @@ fn start_line_desk(machine: &Machine) -> Process {
     let node = machine.spawn("desk", command).unwrap();
     poll_until("node desk", LONG, || Ok(status(machine, "desk").ok())).unwrap();
     node
+}
+
+/// A node without a manager, whose slot gives up a silent lender at once.
+fn start_line_desk(machine: &Machine) -> Process {
+    let socket = machine.dir().join("a.sock");
+    let slot = format!("name = 'a'\nsocket = '{}'\non_silence = 'remove'\n", socket.display());
+    start_node(machine, &format!("[[domains]]\nname = 'vm'\nkind = 'vm'\n[[domains.slots]]\n{slot}"))
 }
 
 fn attach(machine: &Machine, line: &str) {
@@ -119,16 +137,6 @@ fn what_a_line_has_attached_is_given_back_when_its_lender_is_heard() {
     let machine = world.left();
     let mut store = start_store(machine);
     let mut desk = start_line_desk(machine);
-    let is_free = |store: &Lender| {
-        let _ = store;
-        poll_until("a drive that nobody has", LONG, || {
-            let status = status(machine, "store")?;
-            let devices = status["devices"].as_array().unwrap();
-            let drive = devices.iter().find(|device| device["function"] == "nvme0");
-            Ok(drive.filter(|drive| drive["lent_to"].is_null() && drive["kept_s"].is_null()).cloned())
-        })
-        .unwrap();
-    };
     for restarts in [false, true] {
         attach(machine, &store.lines[0]);
         let mut seen = events::follow(machine, "desk");
@@ -148,7 +156,7 @@ fn what_a_line_has_attached_is_given_back_when_its_lender_is_heard() {
             signal_all(&store.process, Signal::CONT);
         }
         wait_slot(machine, "vm/a", |loan| loan.is_none_or(|loan| loan["state"] == "vacant"));
-        is_free(&store);
+        wait_free(machine);
         // It stays so.
         assert_eq!(desk.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", desk.tail());
         desk = start_line_desk(machine);
@@ -187,6 +195,43 @@ fn a_guest_loses_the_drive_of_a_silent_lender_and_gets_it_again() {
     assert_eq!(vm.kernel_trouble().unwrap(), Vec::<Message>::new());
     vm.shutdown().unwrap();
     for node in [&mut desk, &mut store.process, &mut fabric.manager] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
+/// Programs lose what is borrowed for them, too, and its lender has it back when it is heard.
+#[test]
+fn programs_are_disconnected_from_the_drive_of_a_silent_lender() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let mut store = start_store(machine);
+    let socket = machine.dir().join("nvme0.nbd");
+    let line = &store.lines[0];
+    let loan = format!("[[loans]]\nline = '{line}'\nnbd = '{}'\non_silence = 'hold(3)'\n", socket.display());
+    let mut desk = start_node(machine, &loan);
+    poll_until("a loan", LONG, || {
+        let status = status(machine, "desk")?;
+        Ok((status["loans"][0]["state"] == "up").then_some(()))
+    })
+    .unwrap();
+    let mut seen = events::follow(machine, "desk");
+    let mut client = UnixStream::connect(&socket).unwrap();
+    client.set_read_timeout(Some(LONG)).unwrap();
+    // Its greeting (NBD, newstyle).
+    client.read_exact(&mut [0; 18]).unwrap();
+    signal_all(&store.process, Signal::STOP);
+    let lost = events::next(&mut seen, "loan-lost");
+    assert!(lost["silent_s"].as_u64().is_some_and(|waited| (3..7).contains(&waited)), "{lost}");
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    assert!(!socket.exists(), "nobody connects any more");
+    // A card that dies meanwhile has a successor that goes on with it.
+    kill_card(machine, "desk", LONG).unwrap();
+    signal_all(&store.process, Signal::CONT);
+    events::next(&mut seen, "loan-returned");
+    wait_free(machine);
+    for node in [&mut desk, &mut store.process] {
         assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     }
 }

@@ -20,7 +20,7 @@ impl LoanSpec {
     /// A place without a loan, and who may use what comes there.
     pub fn vacant(edge: Option<Edge>) -> Self {
         let config = LoanConfig::new(Secret([0; 32]), FunctionId(0), LoanEnd::Vacant { edge });
-        Self { function: String::new(), config }
+        Self { function: String::new(), config, hold: None }
     }
 
     /// What it lends, if it lends anything.
@@ -139,7 +139,8 @@ impl Agent {
         self.view().loan(loan).is_some_and(|(_, view)| view.session().is_some_and(SessionCells::has_driver))
     }
 
-    /// Whether the function of a slot is there for its machine.
+    /// Whether the function of a slot is there for its machine; clients of one that is not, behind another edge, are
+    /// disconnected.
     pub fn set_present(&mut self, loan: usize, is_present: bool) {
         self.core.handle_presence(loan, is_present);
         self.follow();

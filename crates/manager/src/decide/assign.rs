@@ -120,7 +120,10 @@ pub(super) fn taken(state: &State, name: &FunctionName, loan: Loan) -> Refusal {
 fn common_group(state: &State, name: &FunctionName, borrower: &Node) -> Result<Group, Refusal> {
     let lender = node(state, &name.node)?;
     let common = lender.groups.iter().find(|group| borrower.groups.contains(*group));
-    common.ok_or_else(|| Refusal::NoCommonGroup { lender: lender.name.clone(), borrower: borrower.name.clone() })
+    common.ok_or_else(|| Refusal::NoCommonGroup {
+        lender: lender.name.clone(),
+        borrower: borrower.name.clone(),
+    })
 }
 
 fn check_groups(state: &State, name: &FunctionName, borrower: &Node, group: Group) -> Result<(), Refusal> {

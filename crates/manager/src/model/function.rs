@@ -289,9 +289,17 @@ mod tests {
         ] {
             assert_eq!((text.parse(), is.to_string().as_str()), (Ok(is), text));
         }
-        for wrong in
-            ["", "hold", "hold()", "hold(-1)", "hold(+1)", "hold(1", "hold(2592001)", "hold(4294967296)", "Remove"]
-        {
+        for wrong in [
+            "",
+            "hold",
+            "hold()",
+            "hold(-1)",
+            "hold(+1)",
+            "hold(1",
+            "hold(2592001)",
+            "hold(4294967296)",
+            "Remove",
+        ] {
             assert_eq!(wrong.parse::<OnSilence>(), Err(NoSilence), "{wrong}");
         }
         let holds = [OnSilence::Remove, OnSilence::default()].map(OnSilence::hold);

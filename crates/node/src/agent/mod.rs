@@ -25,9 +25,9 @@ pub use event::Event;
 use life::Life;
 pub use life::{CardRecord, Exit, Unfinished};
 use link::Tenancy;
+pub use patience::Patience;
 use standing::Standing;
 use tenancy::{Holders, Incarnations, Tenants};
-pub use patience::Patience;
 pub use watchdog::{Beat, Condition, Fault, Process, Rest, State};
 
 use crate::Whereabouts;

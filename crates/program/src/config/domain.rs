@@ -129,10 +129,10 @@ impl Check<'_> {
             (None, None) => Some(None),
             (line, file) => self.line(at, line.as_ref(), file.as_ref()).map(Some),
         };
-        let on_silence = raw.on_silence.as_ref().map(|text| self.parsed(text));
+        let on_silence = self.on_silence(raw.on_silence.as_ref());
         let name: NodeName = name?;
         let device = format!("causeway-{name}");
-        let on_silence = on_silence.map_or(Some(None), |it| it.map(Some))?;
-        Some(Slot { name, socket: socket?, access: access?, bus, device, preset: preset?, on_silence })
+        let (socket, access, preset, on_silence) = (socket?, access?, preset?, on_silence?);
+        Some(Slot { name, socket, access, bus, device, preset, on_silence })
     }
 }

@@ -167,4 +167,5 @@ pub(super) struct Loan {
     pub(super) vm_group: Option<Spanned<String>>,
     pub(super) vm_mode: Option<Spanned<String>>,
     pub(super) io_timeout_s: Option<Spanned<i64>>,
+    pub(super) on_silence: Option<Spanned<String>>,
 }

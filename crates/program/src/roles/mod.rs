@@ -118,6 +118,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
             (None, None) => return Err(Failure::usage("give --nbd PATH or --vm PATH")),
         },
         io_timeout: args.io_timeout(),
+        hold: None,
         machine: 0,
     };
     borrower.serve(&addresses, |own| {

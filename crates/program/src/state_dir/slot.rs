@@ -46,7 +46,9 @@ impl StateDir {
             let attached = match line {
                 "-" => Attached::Nothing,
                 "=" => Attached::Preset,
-                text if text.starts_with(OWED) => Attached::Owed(Box::new(text[OWED.len_utf8()..].parse().ok()?)),
+                text if text.starts_with(OWED) => {
+                    Attached::Owed(Box::new(text[OWED.len_utf8()..].parse().ok()?))
+                }
                 text if text.starts_with(assigned::SCHEME) => {
                     Attached::Assigned(Box::new(text.parse().ok()?))
                 }

@@ -10,7 +10,9 @@ use base::ids::Group;
 use manager::Progress;
 use manager::command::Command;
 use manager::entry::Answer;
-use manager::model::{FunctionName, GROUPS_PER_NODE_MAX, Groups, Name, NoSilence, OnSilence, Role, TokenHash};
+use manager::model::{
+    FunctionName, GROUPS_PER_NODE_MAX, Groups, Name, NoSilence, OnSilence, Role, TokenHash,
+};
 
 use super::asked::{Bearer, Condition, Document, Named, Naming, Pairs, Terms};
 use crate::server::App;

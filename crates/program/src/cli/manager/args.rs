@@ -530,7 +530,8 @@ fn slot(text: &str) -> Result<String, ValueError> {
 
 fn on_silence(text: &str) -> Result<String, ValueError> {
     let said: Result<OnSilence, NoSilence> = text.parse();
-    said.map(|it| it.to_string()).map_err(|why| ValueError(format!("{why}; of a shell, 'hold(60)' in quotes")))
+    said.map(|it| it.to_string())
+        .map_err(|why| ValueError(format!("{why}; of a shell, 'hold(60)' in quotes")))
 }
 
 fn filter(text: &str) -> Result<(String, String), ValueError> {

@@ -52,9 +52,8 @@ impl Domains {
             "for good; its lender gets to know when it is heard"
         };
         Event::SlotLost { slot, function: function.clone(), silent_s, then }.say();
-        place.trouble = Some(format!(
-            "the lender of {function} was silent for {silent_s} s: it is taken out, {then}"
-        ));
+        place.trouble =
+            Some(format!("the lender of {function} was silent for {silent_s} s: it is taken out, {then}"));
         place.is_lost = true;
         let was_plugging = place.awaited.plug;
         place.await_nothing();

@@ -679,7 +679,8 @@ mod tests {
         }
         let function = FunctionKey { node: NodeId::numbered(7), number: 0 };
         let (lender, generation, group) = (PublicKey([1; 32]), LoanGeneration(1), Group::DEFAULT);
-        let presets = vec![Preset { place, function, lender, generation, group, on_silence: OnSilence::default() }];
+        let presets =
+            vec![Preset { place, function, lender, generation, group, on_silence: OnSilence::default() }];
         kept.apply(&Change::Presets { id: PresetsId { epoch: 1, index: 1 }, presets });
         let expected: BTreeSet<NodeId> = [4, 5, 7].map(NodeId::numbered).into();
         assert_eq!(assigned(&kept), expected);
