@@ -158,16 +158,17 @@ fn an_assignment_is_in_a_group_of_both_nodes() {
     // Both ends have it in the one that they share, and the lender has nothing else in it.
     let both_have = |group: u16| {
         wait_slot(machine, "vm/a", |loan| has(loan, "nvme0") && loan.unwrap()["group"] == group);
-        let status = status(machine, "store").unwrap();
-        let row = |of: &str, is_it: &dyn Fn(&Value) -> bool| {
-            status[of].as_array().unwrap().iter().find(|row| is_it(row)).unwrap()["group"].clone()
-        };
-        assert_eq!(row("loans", &|loan| loan["function"] == "nvme0"), group);
-        assert_eq!(row("loans", &|loan| loan["function"] == "nvme1"), 1);
-        assert_eq!(
-            row("channels", &|channel| channel["state"] == "open" && channel["group"] == group),
-            group
-        );
+        let shown = poll_until("the lender's end", LONG, || {
+            let status = status(machine, "store")?;
+            let all = |of: &str| status[of].as_array().cloned().unwrap_or_default();
+            let loan = |name: &str, group: u16| {
+                all("loans").iter().any(|loan| loan["function"] == name && loan["group"] == group)
+            };
+            let is_open = |row: &Value| row["state"] == "open" && row["group"] == group;
+            let is_so = loan("nvme0", group) && loan("nvme1", 1) && all("channels").iter().any(is_open);
+            Ok(is_so.then_some(()))
+        });
+        shown.unwrap_or_else(|error| panic!("{error}: {}", status(machine, "store").unwrap()));
     };
     fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
     both_have(7);

@@ -9,7 +9,7 @@ use crate::events;
 use crate::managed::{has, is_state, start_desk, start_store, wait_ready, wait_slot, with_store};
 use campaign::causeway::{STOP_TIMEOUT, binary, kill_card, status};
 use campaign::gate;
-use campaign::process::{Process, family, poll_until, signal};
+use campaign::process::{Process, family, is_running, poll_until, signal};
 use campaign::world::{Machine, World, WorldConfig};
 use guest::{HotPlug, Message, Vm};
 use rustix::process::Signal;
@@ -21,12 +21,14 @@ const LONG: Duration = Duration::from_secs(60);
 fn signal_all(node: &Process, to: Signal) {
     let processes = family(node.pid());
     assert!(processes.len() > 1, "an agent and its card");
-    processes.iter().for_each(|pid| signal(*pid, to).unwrap());
+    // The agent first: nobody else comes then, and a card that stood by may have gone.
+    signal(node.pid(), to).unwrap();
+    processes.iter().skip(1).filter(|pid| is_running(**pid)).for_each(|pid| signal(*pid, to).unwrap());
 }
 
 /// What the manager shows of a slot.
 fn slot_row(rows: &[Value]) -> Option<&Value> {
-    rows.iter().find(|row| row["name"] == "a")
+    rows.iter().find(|row| row["name"].as_str().is_some_and(|name| name.ends_with("vm/a")))
 }
 
 /// The lender stands still: its borrower ends the loan when the time is over that the assignment says, while the manager
@@ -72,6 +74,8 @@ fn an_assigned_drive_comes_back_with_its_lender() {
             seen = events::follow(machine, "desk");
         }
         signal_all(&store.process, Signal::CONT);
+        // Before that it is the old loan that may be up, while it is given back.
+        events::next(&mut seen, "loan-usable");
         wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
         let row = fabric.wait_row("function", "store/nvme0", LONG, is_state("applied")).unwrap();
         assert_eq!(row["generation"], 1, "{row}");
