@@ -22,6 +22,9 @@ pub const RAIL_VERDICT: Duration = Duration::from_millis(350);
 pub const RECOVERY: Duration = Duration::from_millis(500);
 /// Silence of a peer on every rail after which the borrower begins a new handshake.
 pub const SILENCE: Duration = Duration::from_secs(1);
+/// A peer that is silent for so long is called silent to people, and ends loans that end at once in silence: on a busy
+/// machine one that is well may be silent for a while, and who is restarted calls within this.
+pub const PEER_VERDICT: Duration = Duration::from_secs(2);
 /// First wait for the answer to a handshake; doubles up to [`HANDSHAKE_RETRY_MAX`].
 pub const HANDSHAKE_RETRY: Duration = Duration::from_millis(50);
 /// Longest wait between two handshake attempts.
@@ -62,6 +65,7 @@ const _: () = {
     assert!(shorter(HEARTBEAT, RAIL_VERDICT), "a healthy idle rail is heard before it is judged");
     assert!(RAIL_VERDICT.as_nanos() + RECOVERY.as_nanos() < SILENCE.as_nanos());
     assert!(shorter(REFUSAL_PAUSE, HANDSHAKE_RETRY), "each attempt can be refused");
+    assert!(SILENCE.as_nanos() + HANDSHAKE_RETRY_MAX.as_nanos() <= PEER_VERDICT.as_nanos());
     assert!(shorter(HANDSHAKE_RETRY, PENDING_KEYS) && shorter(PENDING_KEYS, SILENCE));
     assert!(SILENCE.as_nanos() + HANDSHAKE_RETRY_MAX.as_nanos() < COMPLETION_TIMEOUT.as_nanos());
     assert!(WATCHDOG.as_nanos() + RECOVERY.as_nanos() < COMPLETION_TIMEOUT.as_nanos());

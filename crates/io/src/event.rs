@@ -524,6 +524,10 @@ events! {
     Warning "slot-abandoned" SlotAbandoned { slot: String }
     => "the lender does not answer; it keeps the function for this node"
 
+    /// The lender was waited for long enough.
+    Warning "slot-lost" SlotLost { slot: String, function: String, silent_s: u64 } [then: &'static str]
+    => "the lender of {function} was silent for {silent_s} s: the function is taken out of the machine, {then}"
+
     /// The guest's device is worth nothing any more, and it gets another.
     Warning "slot-renewed" SlotRenewed { slot: String, function: String, loss: &'static str } [what: &'static str]
     => "{what}: the device is taken out of the machine and plugged in again"
@@ -631,6 +635,11 @@ events! {
     /// The same, though its lender has not taken it back in time.
     Warning "loan-abandoned" LoanAbandoned { function: String }
     => "the lender does not answer; it keeps the function for this node, which borrows it no more"
+
+    /// Its lender was waited for long enough.
+    Warning "loan-lost" LoanLost { function: String, silent_s: u64 }
+    => "its lender was silent for {silent_s} s: the loan is over, its socket is gone, and its lender gets the function \
+        back when it is heard"
 
     /// Lines of what is lent from now on could not be printed, or kept in their file.
     Warning "lines-unprinted" LinesUnprinted { error: String }

@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use base::ids::{DomainId, LoanGeneration, NodeId};
+use base::ids::{DomainId, Group, LoanGeneration, NodeId};
 use base::ledger::Layout;
 use base::times::SILENCE;
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,8 @@ pub struct Assignment {
     pub domain: DomainId,
     /// Its slot there.
     pub slot: u16,
+    /// The zone in which it may: who has a channel in another one knows nothing of the function.
+    pub group: Group,
     /// How long it may be silent; zero: for [`SILENCE`].
     pub hold: Duration,
 }
@@ -81,6 +83,14 @@ impl Entry {
     /// Whose the function is; `None`: nobody's, or not for long.
     pub fn assigned(&self) -> Option<Assignment> {
         if let Holder::Assigned(to) = self.holder { Some(to) } else { None }
+    }
+
+    /// The zone that the function is in; `None`: it is nobody's, and its lender's own word counts.
+    pub fn group(&self) -> Option<Group> {
+        match self.holder {
+            Holder::Nobody => None,
+            Holder::Assigned(it) | Holder::Leaving { from: it, .. } => Some(it.group),
+        }
     }
 
     /// Whether a node is spoken of: it is let in, if only to hear that it has the function no more.

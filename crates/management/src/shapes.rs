@@ -265,7 +265,7 @@ pub struct Loan {
     pub state: String,
     /// Since when.
     pub since: String,
-    /// What becomes of it when the borrower is silent: `hold(SECONDS)` or `remove`.
+    /// What becomes of it when one end is silent: `hold(SECONDS)` or `remove`.
     pub on_silence: String,
 }
 
@@ -276,7 +276,7 @@ pub struct Assign {
     /// DOMAIN/SLOT, where one node only has such a domain, or NODE/DOMAIN/SLOT, or by numbers.
     #[schema(value_type = SlotText)]
     pub slot: String,
-    /// In which group; 1 if nothing is said.
+    /// In which group; if nothing is said, in the least one that both nodes may enter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<GroupNumber>)]
     pub group: Option<u16>,

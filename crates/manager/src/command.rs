@@ -73,9 +73,9 @@ pub enum Command {
         domain: DomainId,
         /// The slot there.
         slot: u16,
-        /// In which group.
-        group: Group,
-        /// What becomes of it when the borrower is silent.
+        /// In which group; `None`: in the least one that both nodes may enter.
+        group: Option<Group>,
+        /// What becomes of it when one end is silent.
         on_silence: OnSilence,
     },
     /// A function shall be taken back. Operator.

@@ -121,6 +121,13 @@ pub enum Refusal {
         /// The group.
         group: Group,
     },
+    /// There is no group that both nodes may enter.
+    NoCommonGroup {
+        /// Who lends.
+        lender: Name,
+        /// Who is to borrow.
+        borrower: Name,
+    },
     /// A hold time is too long.
     HoldTime {
         /// The longest, in seconds.
@@ -263,6 +270,11 @@ impl fmt::Display for Refusal {
                 write!(f, "{function} is in slot {place} since {since}: unassign it first")
             }
             Self::NotInGroup { node, group } => write!(f, "node `{node}` may not enter group {group}"),
+            Self::NoCommonGroup { lender, borrower } => write!(
+                f,
+                "nodes `{lender}` and `{borrower}` may not enter the same group: give one of them another one \
+                 (`causeway node groups`)"
+            ),
             Self::HoldTime { most } => write!(f, "a function is held {most} s at most"),
             Self::NoJoinToken => write!(f, "there is no such join token: ask an administrator for one"),
             Self::Expired { at, now } => {

@@ -6,8 +6,8 @@ use base::ids::{Group, LoanGeneration, NodeId, RailId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Assignment, Block, FunctionKey, Groups, Limited, MadeList, Name, Place, PublicKey, Resource, Unmade,
-    WallTime,
+    Assignment, Block, FunctionKey, Groups, Limited, MadeList, Name, OnSilence, Place, PublicKey, Resource,
+    Unmade, WallTime,
 };
 
 /// A report of a node.
@@ -203,6 +203,9 @@ pub struct Preset {
     pub generation: LoanGeneration,
     /// In which group.
     pub group: Group,
+    /// What becomes of it when its lender is silent.
+    #[serde(default, skip_serializing_if = "OnSilence::is_default")]
+    pub on_silence: OnSilence,
 }
 
 /// Something about a node that people should know.
@@ -335,4 +338,30 @@ pub enum Event {
         /// Which one of that node.
         rail: RailId,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use base::ids::DomainId;
+
+    use super::*;
+
+    #[test]
+    fn what_a_slot_holds_is_read_as_earlier_versions_have_kept_it() {
+        let preset = |on_silence| Preset {
+            place: Place { domain: DomainId(65), slot: 3 },
+            function: FunctionKey { node: NodeId::numbered(7), number: 1 },
+            lender: PublicKey([1; 32]),
+            generation: LoanGeneration(4),
+            group: Group::DEFAULT,
+            on_silence,
+        };
+        let text = |it: &Preset| serde_json::to_string(it).unwrap();
+        let plain = text(&preset(OnSilence::default()));
+        assert!(!plain.contains("on_silence"), "{plain}");
+        for on_silence in [OnSilence::default(), OnSilence::Remove, OnSilence::Hold { seconds: 5 }] {
+            let preset = preset(on_silence);
+            assert_eq!(serde_json::from_str::<Preset>(&text(&preset)).unwrap(), preset);
+        }
+    }
 }

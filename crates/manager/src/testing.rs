@@ -50,7 +50,7 @@ pub(crate) fn resource() -> Resource {
 }
 
 pub(crate) fn assign(function: &str, domain: u32, slot: u16) -> Command {
-    let (group, on_silence) = (Group::DEFAULT, OnSilence::default());
+    let (group, on_silence) = (Some(Group::DEFAULT), OnSilence::default());
     Command::Assign { function: function_name(function), domain: DomainId(domain), slot, group, on_silence }
 }
 

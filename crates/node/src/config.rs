@@ -86,7 +86,8 @@ pub struct LoanConfig<Role = LoanRole> {
     pub title: Title,
     /// As its lender names the function.
     pub function: FunctionId,
-    /// The zone that the function is lent in: who has a channel in another one knows nothing of it.
+    /// The zone that the function is lent in, where its entry does not say another one ([`LoanConfig::zone`]): who has a
+    /// channel in another one knows nothing of it.
     pub group: Group,
     /// Of a lender: who has used the function last, as the agent has made durable.
     pub tenancy: Tenancy,
@@ -128,6 +129,11 @@ impl Title {
 }
 
 impl LoanConfig {
+    /// The zone that the function is in: of what is assigned, the assignment's.
+    pub fn zone(&self) -> Group {
+        self.role.lent().and_then(LendConfig::group).unwrap_or(self.group)
+    }
+
     /// The slot in which the function is asked for, by a borrower that has it in this place.
     pub(crate) fn slot(&self, place: usize) -> u16 {
         if let Title::Entry { slot, .. } = self.title { slot } else { place as u16 }
@@ -181,14 +187,14 @@ impl CardConfig {
     /// The groups in which there is something.
     pub(crate) fn groups(&self) -> Vec<Group> {
         let present = self.loans.iter().filter(|loan| loan.role.kind().is_some());
-        let groups: BTreeSet<Group> = present.map(|loan| loan.group).collect();
+        let groups: BTreeSet<Group> = present.map(LoanConfig::zone).collect();
         groups.into_iter().collect()
     }
 
     /// Whether a node may have a channel here in a group: it may have something that is lent there, or lends something
     /// itself.
     pub(crate) fn may_meet(&self, node: NodeId, group: Group) -> bool {
-        self.loans.iter().filter(|loan| loan.group == group).any(|loan| match &loan.role {
+        self.loans.iter().filter(|loan| loan.zone() == group).any(|loan| match &loan.role {
             LoanRole::Lend(lent) => lent.may_have(node),
             LoanRole::Borrow { lender, .. } => lender.key.id() == node,
             LoanRole::Vacant | LoanRole::VacantSlot => false,
@@ -236,6 +242,11 @@ impl LendConfig {
     pub fn may_have(&self, node: NodeId) -> bool {
         let is_listed = self.allowed.as_deref().is_none_or(|allowed| allowed.contains(&node));
         is_listed || self.entry.is_some_and(|entry| entry.concerns(node))
+    }
+
+    /// The zone that its entry says; `None`: it says none.
+    pub fn group(&self) -> Option<Group> {
+        self.entry.and_then(|entry| entry.group())
     }
 
     /// The generation of its entry; 0: it has none.

@@ -2,14 +2,16 @@
 //! secret, for its lender's table says that it is this node's.
 //!
 //! ```text
-//! assigned:GENERATION:NUMBER:SLOT:GROUP:DOMAIN:KEY:FUNCTION@[ADDR:PORT[,ADDR:PORT]]
+//! assigned:GENERATION:NUMBER:SLOT:GROUP:DOMAIN:KEY:FUNCTION[:ON_SILENCE]@[ADDR:PORT[,ADDR:PORT]]
 //! ```
+//! Without ON_SILENCE it is what nobody has said otherwise.
 
 use std::fmt;
 use std::str::FromStr;
 
 use ::io::address::Addresses;
 use base::ids::{BASE32, DomainId, Group, LoanGeneration};
+use manager::model::OnSilence;
 use node::{FunctionId, Lender, PublicKey};
 
 use crate::line::FunctionName;
@@ -32,23 +34,37 @@ pub struct Assigned {
     pub lender: Lender,
     /// How its lender calls it.
     pub function: FunctionName,
+    /// What becomes of it when its lender is silent.
+    pub on_silence: OnSilence,
     /// Where its lender was last; none: nobody knows yet.
     pub addresses: Addresses,
 }
 
 impl Assigned {
-    /// Whether both are the same assignment, wherever the lender is.
+    /// Whether both are the same assignment, wherever the lender is, and whatever becomes of it in silence: that is
+    /// told later to a node whose version did not know it.
     pub fn is_same(&self, other: &Self) -> bool {
-        let anywhere = |it: &Self| Self { addresses: Addresses::NONE, ..it.clone() };
-        anywhere(self) == anywhere(other)
+        let (addresses, on_silence) = (Addresses::NONE, OnSilence::default());
+        let plain = |it: &Self| Self { addresses, on_silence, ..it.clone() };
+        plain(self) == plain(other)
+    }
+
+    /// The same assignment as `news` has it, and where its lender was if that says nothing of it.
+    pub fn renewed(&self, news: &Self) -> Self {
+        let addresses = if news.addresses.is_empty() { self.addresses } else { news.addresses };
+        Self { addresses, ..news.clone() }
     }
 }
 
 impl fmt::Display for Assigned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { generation, number, slot, group, lender, function, addresses } = self;
+        let Self { generation, number, slot, group, lender, function, on_silence, addresses } = self;
         let (domain, key) = (lender.domain.0, BASE32.encode(&lender.key.0));
-        write!(f, "{SCHEME}{generation}:{}:{slot}:{group}:{domain}:{key}:{function}@{addresses}", number.0)
+        write!(
+            f,
+            "{SCHEME}{generation}:{}:{slot}:{group}:{domain}:{key}:{function}:{on_silence}@{addresses}",
+            number.0
+        )
     }
 }
 
@@ -60,7 +76,12 @@ impl FromStr for Assigned {
         let (head, addresses) =
             text.strip_prefix(SCHEME).and_then(|rest| rest.split_once('@')).ok_or(WRONG)?;
         let parts: Vec<&str> = head.split(':').collect();
-        let [generation, number, slot, group, domain, key, function] = parts[..] else { return Err(WRONG) };
+        let (of, on_silence) = match parts.split_at_checked(7) {
+            Some((of, [])) => (of, OnSilence::default()),
+            Some((of, [text])) => (of, text.parse().map_err(|_| WRONG)?),
+            _ => return Err(WRONG),
+        };
+        let &[generation, number, slot, group, domain, key, function] = of else { return Err(WRONG) };
         let number_of = |text: &str| text.parse::<u64>().map_err(|_| WRONG);
         let small = |text: &str| number_of(text).and_then(|number| u32::try_from(number).map_err(|_| WRONG));
         let key = BASE32.decode(key.as_bytes()).ok().and_then(|key| <[u8; 32]>::try_from(key).ok());
@@ -79,6 +100,7 @@ impl FromStr for Assigned {
             group: Group::new(i64::from(small(group)?)).ok_or(WRONG)?,
             lender,
             function: function.parse().map_err(|_| WRONG)?,
+            on_silence,
             addresses,
         })
     }
@@ -97,6 +119,7 @@ pub(crate) mod tests {
             group: Group(4094),
             lender: Lender { key: PublicKey([9; 32]), domain: DomainId(262_143) },
             function: "nvme0".parse().unwrap(),
+            on_silence: OnSilence::Hold { seconds: manager::model::HOLD_MAX_S },
             addresses: "10.0.0.1:7411,2=[fd00::1]:7411".parse().unwrap(),
         }
     }
@@ -111,9 +134,22 @@ pub(crate) mod tests {
         assert_eq!(assigned.to_string().parse(), Ok(assigned.clone()));
         assert!(assigned.is_same(&elsewhere) && assigned != elsewhere);
         assert!(!Assigned { slot: 254, ..assigned.clone() }.is_same(&assigned));
-        for wrong in
-            ["", "assigned:", "assigned:1:2:3:4:5:6:7@", &text[1..], &text.replace(":255:", ":65536:")]
-        {
+        assert_eq!(elsewhere.renewed(&assigned), elsewhere, "nobody says where it is now");
+        let removed = Assigned { on_silence: OnSilence::Remove, ..assigned.clone() };
+        assert!(removed.is_same(&assigned));
+        assert_eq!(removed.to_string().parse(), Ok(removed));
+        // As an earlier version has kept it.
+        let plain = Assigned { on_silence: OnSilence::default(), ..assigned.clone() };
+        assert_eq!(assigned.to_string().replace(":hold(2592000)", "").parse(), Ok(plain));
+        for wrong in [
+            "",
+            "assigned:",
+            "assigned:1:2:3:4:5:6:7@",
+            &text[1..],
+            &text.replace(":255:", ":65536:"),
+            &text.replace("hold(", "keep("),
+            &text.replace(":hold(", ":remove:hold("),
+        ] {
             assert!(wrong.parse::<Assigned>().is_err(), "{wrong}");
         }
     }

@@ -224,11 +224,25 @@ impl<'m> Journal<'m> {
     }
 
     /// Saves `T` at `target` and stores `value`.
-    #[inline]
+    ///
+    /// A block read changes some fifty words. With the hook's calls on the same way, each change would save the
+    /// registers that these may use.
     pub(super) fn change<T: Copy>(&self, target: *mut T, value: T) {
-        if let Some(hook) = self.hook {
-            self.tell_change(hook, target.cast(), size_of::<T>());
+        match self.hook {
+            None => Self { hook: None, ..*self }.log_and_store(target, value),
+            Some(hook) => self.tell_and_change(hook, target, value),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_and_change<T: Copy>(&self, hook: &dyn Hook, target: *mut T, value: T) {
+        self.tell_change(hook, target.cast(), size_of::<T>());
+        self.log_and_store(target, value);
+    }
+
+    #[inline(always)]
+    fn log_and_store<T: Copy>(&self, target: *mut T, value: T) {
         if self.rules.has(Rule::LogStores) {
             let (bytes, size) = (target.cast::<u8>().cast_const(), size_of::<T>());
             for start in (0..size).step_by(8) {
@@ -242,7 +256,6 @@ impl<'m> Journal<'m> {
     }
 
     /// Tells the hook what a change of `len` bytes at `target` overwrites.
-    #[cold]
     fn tell_change(&self, hook: &dyn Hook, target: *const u8, len: usize) {
         let offset = self.offset_of(target, len);
         for start in (0..len).step_by(8) {

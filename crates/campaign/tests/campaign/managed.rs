@@ -36,7 +36,7 @@ pub(crate) fn start_desk(machine: &Machine, qmp: Option<&str>) -> Process {
     node
 }
 
-fn start_store(machine: &Machine) -> Lender {
+pub(crate) fn start_store(machine: &Machine) -> Lender {
     let images = ["one", "two"].map(|name| machine.dir().join(format!("{name}.img")));
     for image in images.iter().filter(|image| !image.exists()) {
         tools::empty_image(image, 64 * MIB).unwrap();
@@ -47,7 +47,7 @@ fn start_store(machine: &Machine) -> Lender {
 
 /// The loan of a slot, as its node shows it, when it is as `is_so` says.
 #[track_caller]
-fn wait_slot(machine: &Machine, slot: &str, is_so: impl Fn(Option<&Value>) -> bool) {
+pub(crate) fn wait_slot(machine: &Machine, slot: &str, is_so: impl Fn(Option<&Value>) -> bool) {
     let found = poll_until(&format!("slot {slot}"), LONG, || {
         let status = status(machine, "desk")?;
         let loans = status["loans"].as_array().cloned().unwrap_or_default();
@@ -56,7 +56,7 @@ fn wait_slot(machine: &Machine, slot: &str, is_so: impl Fn(Option<&Value>) -> bo
     found.unwrap_or_else(|error| panic!("{error}: {}", status(machine, "desk").unwrap()));
 }
 
-fn has(loan: Option<&Value>, function: &str) -> bool {
+pub(crate) fn has(loan: Option<&Value>, function: &str) -> bool {
     loan.is_some_and(|loan| loan["function"] == function && loan["state"] == "up")
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn is_state(state: &'static str) -> impl Fn(&Value) -> bool {
 }
 
 /// A fabric to which the nodes `store` and `desk` belong, of which the first one lends.
-fn with_store(machine: &Machine) -> (Fabric<'_>, Lender) {
+pub(crate) fn with_store(machine: &Machine) -> (Fabric<'_>, Lender) {
     let fabric = Fabric::found(machine).unwrap();
     for node in ["store", "desk"] {
         fabric.join(machine, node).unwrap();
@@ -74,7 +74,7 @@ fn with_store(machine: &Machine) -> (Fabric<'_>, Lender) {
 }
 
 /// The manager has heard of both drives and of the machine.
-fn wait_ready(fabric: &Fabric<'_>) {
+pub(crate) fn wait_ready(fabric: &Fabric<'_>) {
     for drive in ["store/nvme0", "store/nvme1"] {
         fabric.wait_row("function", drive, LONG, is_state("free")).unwrap();
     }
@@ -130,6 +130,66 @@ fn a_drive_is_assigned_and_taken_back() {
     // The next one gets it.
     fabric.told(&["assign", "store/nvme0", "desk/vm/b"]).unwrap();
     wait_slot(machine, "vm/b", |loan| has(loan, "nvme0"));
+    for node in [&mut desk, &mut store.process, &mut fabric.manager] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
+/// The manager says in which group an assignment is, which no file of the two nodes speaks of: there its channel is, and
+/// in no other. Who shares no group is told so, and who leaves the group loses what it has there.
+#[test]
+fn an_assignment_is_in_a_group_of_both_nodes() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let (mut fabric, mut store) = with_store(machine);
+    let mut desk = start_desk(machine, None);
+    wait_ready(&fabric);
+    let refused = |fabric: &Fabric<'_>, command: &[&str]| {
+        let refused = fabric.ask(command).unwrap();
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(3), "{why}");
+        why
+    };
+    fabric.told(&["node", "groups", "store", "2", "5", "7"]).unwrap();
+    fabric.told(&["node", "groups", "desk", "3", "7"]).unwrap();
+    let why = refused(&fabric, &["assign", "store/nvme0", "vm/a", "--group", "5"]);
+    assert!(why.contains("`desk` may not enter group 5"), "{why}");
+    // Both ends have it in the one that they share, and the lender has nothing else in it.
+    let both_have = |group: u16| {
+        wait_slot(machine, "vm/a", |loan| has(loan, "nvme0") && loan.unwrap()["group"] == group);
+        let shown = poll_until("the lender's end", LONG, || {
+            let status = status(machine, "store")?;
+            let all = |of: &str| status[of].as_array().cloned().unwrap_or_default();
+            let loan = |name: &str, group: u16| {
+                all("loans").iter().any(|loan| loan["function"] == name && loan["group"] == group)
+            };
+            let is_open = |row: &Value| row["state"] == "open" && row["group"] == group;
+            let is_so = loan("nvme0", group) && loan("nvme1", 1) && all("channels").iter().any(is_open);
+            Ok(is_so.then_some(()))
+        });
+        shown.unwrap_or_else(|error| panic!("{error}: {}", status(machine, "store").unwrap()));
+    };
+    fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
+    both_have(7);
+    fabric.wait_row("loan", "store/nvme0", LONG, |row| row["group"] == 7).unwrap();
+    // Their cards and their nodes find it there, too.
+    kill_card(machine, "store", LONG).unwrap();
+    both_have(7);
+    assert_eq!(store.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", store.process.tail());
+    store = start_store(machine);
+    both_have(7);
+
+    fabric.told(&["unassign", "store/nvme0"]).unwrap();
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    fabric.told(&["node", "groups", "desk", "3", "5", "7"]).unwrap();
+    fabric.told(&["assign", "store/nvme0", "vm/a", "--group", "5"]).unwrap();
+    both_have(5);
+    fabric.told(&["node", "groups", "desk", "3"]).unwrap();
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    wait_slot(machine, "vm/a", |loan| loan.is_none_or(|loan| loan["state"] == "vacant"));
+    let why = refused(&fabric, &["assign", "store/nvme0", "vm/a"]);
+    assert!(why.contains("`store` and `desk` may not enter the same group"), "{why}");
     for node in [&mut desk, &mut store.process, &mut fabric.manager] {
         assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     }

@@ -174,6 +174,9 @@ impl<'m> RateLimit<'m> {
     /// When a command that waits may be taken. Never in the past, or whoever waits for it would spin.
     pub(super) fn timeout(&self, now: Instant) -> Option<Instant> {
         let (limit, mut bucket) = (self.limit(), self.bucket);
+        if limit == Limit::NONE {
+            return None;
+        }
         bucket.fill(now, limit);
         match bucket.wait(limit) {
             // What holds it back is not the limit.

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use base::ids::{LoanGeneration, NodeId};
+use base::ids::{Group, LoanGeneration, NodeId};
 use node::{FunctionId, LendConfig, LoanConfig, Secret, SessionCells};
 
 use super::change::Told;
@@ -20,12 +20,17 @@ impl LoanSpec {
     /// A place without a loan, and who may use what comes there.
     pub fn vacant(edge: Option<Edge>) -> Self {
         let config = LoanConfig::new(Secret([0; 32]), FunctionId(0), LoanEnd::Vacant { edge });
-        Self { function: String::new(), config }
+        Self { function: String::new(), config, hold: None }
     }
 
     /// What it lends, if it lends anything.
     pub fn lent(&self) -> Option<&LendConfig> {
         if let LoanEnd::Lend(lent) = &self.config.role { Some(lent) } else { None }
+    }
+
+    /// The zone that its function is in ([`LoanConfig::zone`]).
+    pub fn zone(&self) -> Group {
+        self.lent().and_then(LendConfig::group).unwrap_or(self.config.group)
     }
 
     /// By which entry of its lender's table it is, or may be, had; 0: by a line.
@@ -134,7 +139,8 @@ impl Agent {
         self.view().loan(loan).is_some_and(|(_, view)| view.session().is_some_and(SessionCells::has_driver))
     }
 
-    /// Whether the function of a slot is there for its machine.
+    /// Whether the function of a slot is there for its machine; clients of one that is not, behind another edge, are
+    /// disconnected.
     pub fn set_present(&mut self, loan: usize, is_present: bool) {
         self.core.handle_presence(loan, is_present);
         self.follow();

@@ -30,7 +30,7 @@ pub(super) fn listening(
         io_timeout: Duration::from_secs(1),
     };
     let config = LoanConfig::new(Secret([0; 32]), FunctionId(0), end);
-    ([LoanSpec { function: "nvme0".to_owned(), config }], callers)
+    ([LoanSpec { function: "nvme0".to_owned(), config, hold: None }], callers)
 }
 
 /// How many of them have been sent away.

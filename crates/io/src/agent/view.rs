@@ -218,6 +218,11 @@ impl<'a> View<'a> {
         Some(&self.shared.impairments[rail.id.index()])
     }
 
+    /// Now, by the clock of the ledger.
+    pub fn now(&self) -> base::Instant {
+        crate::card::now()
+    }
+
     /// Seconds since the peer of a loan was heard.
     pub fn silence(&self, loan: LoanView<'_>) -> Duration {
         crate::card::now().since(base::Instant::from_nanos(loan.edge().last_heard.get()))

@@ -490,7 +490,12 @@ impl<'m> Driver<'m> {
                 self.slots.end(loan, &mut self.card, self.now);
                 self.card.forget(self.now, loan);
             }
-            ToLoan::Present(is_present) => self.card.slot_set_present(self.now, loan, is_present),
+            ToLoan::Present(is_present) => {
+                self.card.slot_set_present(self.now, loan, is_present);
+                if !is_present {
+                    self.card.edge_leave(self.now, loan);
+                }
+            }
             ToLoan::Slot(what) => self.hear_of_slot(loan, what, enclosed)?,
         }
         Ok(())

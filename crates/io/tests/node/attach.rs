@@ -154,7 +154,7 @@ fn loan(agent: &Agent, path: &PathBuf, life: u32) -> LoanSpec {
     let end = LoanEnd::Borrow { lender, peers, edge, io_timeout: Duration::from_secs(1) };
     let before = &agent.view().spec().loans[0];
     let config = LoanConfig { life, ..before.config.with_role(end) };
-    LoanSpec { function: before.function.clone(), config }
+    LoanSpec { function: before.function.clone(), config, hold: None }
 }
 
 /// Until a card of this generation serves: what the role was told meanwhile.

@@ -163,7 +163,7 @@ fn bind(port: u16) -> Box<dyn RailSocket> {
 
 fn spec(name: &str, identity: NodeKey, socket: Box<dyn RailSocket>, end: LoanEnd, life: Life) -> NodeSpec {
     let config = LoanConfig { tenancy: life.tenancy, ..LoanConfig::new(Secret(KEY), FUNCTION, end) };
-    let loan = LoanSpec { function: "nvme0".to_owned(), config };
+    let loan = LoanSpec { function: "nvme0".to_owned(), config, hold: None };
     let rails = vec![Rail {
         id: RailId::default(),
         name: "rail0".to_owned(),

@@ -24,7 +24,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long it may take to end in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
-const SLOT_POLL: Duration = Duration::from_millis(1);
+/// An answer takes the agent a part of a core that a card may need.
+const SLOT_POLL: Duration = Duration::from_millis(10);
 /// Bytes of a node's log that are shown when it fails.
 const LOG_TAIL: u64 = 2000;
 

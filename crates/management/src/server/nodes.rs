@@ -264,7 +264,7 @@ pub(super) fn check_about(about: &About, block: Block) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use manager::model::FabricId;
+    use manager::model::{FabricId, OnSilence};
 
     use super::*;
 
@@ -281,7 +281,7 @@ mod tests {
         let group = base::ids::Group::DEFAULT;
         let (generation, lender) = (base::ids::LoanGeneration(1), manager::model::PublicKey::default());
         let place = manager::model::Place { domain: base::ids::DomainId(1), slot: 0 };
-        Preset { place, function, lender, generation, group }
+        Preset { place, function, lender, generation, group, on_silence: OnSilence::default() }
     }
 
     fn about(address: usize) -> About {

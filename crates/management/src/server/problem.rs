@@ -63,6 +63,7 @@ impl Kind {
             | Refusal::Unmakable { .. }
             | Refusal::SlotTaken { .. }
             | Refusal::NotInGroup { .. }
+            | Refusal::NoCommonGroup { .. }
             | Refusal::TokenThere { .. }
             | Refusal::TokenNamed { .. }
             | Refusal::NodeThere { .. }

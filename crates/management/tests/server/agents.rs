@@ -74,6 +74,46 @@ async fn assign(admin: &Client, function: &str, slot: &str) -> crate::client::An
     admin.put(&format!("/v1/functions/{function}/assignment"), json!({"slot": slot})).await
 }
 
+/// The manager finds the group that both enter, and tells it to both, with what becomes of it in silence.
+#[tokio::test]
+async fn an_assignment_says_group_and_silence_to_both_ends() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = manager.client.clone();
+    let mut store = Node::join(&admin, "store", 2).await;
+    let mut desk = Node::join(&admin, "desk", 0).await;
+    store.has("10.0.0.1:7411", "none", &[]);
+    desk.has("10.0.0.2:7411", "vm1", &["disk"]);
+    let mut lender = store.connect(&admin).await;
+    let mut borrower = desk.connect(&admin).await;
+    borrower.presets(0).await;
+    lender.presets(0).await;
+    let groups = |node: &'static str, groups: &'static [u16]| {
+        let admin = admin.clone();
+        async move { admin.put(&format!("/v1/nodes/{node}/groups"), json!({"groups": groups})).await.ok() }
+    };
+    groups("store", &[2, 5]).await;
+    groups("desk", &[3, 7]).await;
+    let (status, _, detail) = assign(&admin, "store/nvme1", "vm1/disk").await.problem();
+    assert_eq!(status, 409);
+    assert!(detail.contains("`store` and `desk` may not enter the same group"), "{detail}");
+    groups("store", &[2, 5, 7, 9]).await;
+    groups("desk", &[3, 7, 9]).await;
+    let asked = {
+        let admin = admin.clone();
+        let body = json!({"slot": "vm1/disk", "on_silence": "remove"});
+        tokio::spawn(async move { admin.put("/v1/functions/store/nvme1/assignment", body).await })
+    };
+    let orders = store.serve_orders(&mut lender).await;
+    let to = orders[0].to.unwrap();
+    assert_eq!((to.group.0, to.on_silence), (7, manager::model::OnSilence::Remove));
+    assert_eq!(asked.await.unwrap().ok()["progress"], "done");
+    let (_, placed) = borrower.presets(1).await;
+    let preset = placed[0].preset;
+    assert_eq!((preset.group.0, preset.on_silence), (7, manager::model::OnSilence::Remove));
+    assert_eq!(admin.get("/v1/loans/store/nvme1").await.ok()["group"], 7);
+}
+
 #[tokio::test]
 async fn what_is_assigned_reaches_lender_and_borrower_and_comes_back() {
     let fabric = Fabric::found();

@@ -214,7 +214,7 @@ async fn what_is_malformed_is_named_and_harms_nobody() {
     let admin = &manager.client;
     let long = format!("{{\"name\": \"{}\"}}", "x".repeat(100_000));
     let deep = "[".repeat(50_000);
-    let cases: [(&str, &str, &str, u16, &str); 19] = [
+    let cases: [(&str, &str, &str, u16, &str); 22] = [
         ("POST", "/v1/tokens", "", 400, "EOF"),
         ("POST", "/v1/tokens", "{", 400, "EOF"),
         ("POST", "/v1/tokens", "\u{0}\u{1}", 400, "expected `{`"),
@@ -227,6 +227,15 @@ async fn what_is_malformed_is_named_and_harms_nobody() {
         ("POST", "/v1/join-tokens", r#"{"groups": [0]}"#, 400, "group"),
         ("PUT", "/v1/functions/a/b/assignment", r#"{"slot": "a"}"#, 400, "is no slot"),
         ("PUT", "/v1/functions/a/b/assignment", r#"{"slot": "a/b", "on_silence": "x"}"#, 400, "hold("),
+        (
+            "PUT",
+            "/v1/functions/a/b/assignment",
+            r#"{"slot": "a/b", "on_silence": "hold(2592001)"}"#,
+            400,
+            "2592000",
+        ),
+        ("PUT", "/v1/functions/a/b/assignment", r#"{"slot": "a/b", "group": 0}"#, 400, "1 to 4094"),
+        ("PUT", "/v1/functions/a/b/assignment", r#"{"slot": "a/b", "group": 4095}"#, 400, "1 to 4094"),
         ("POST", "/v1/join-tokens", "[null, null]", 400, "expected `{`"),
         ("POST", "/v1/join-tokens", r#"{"seconds": 0}"#, 400, "1 to"),
         ("POST", "/v1/join-tokens", r#"{"seconds": 1.5}"#, 400, "floating point"),

@@ -15,7 +15,7 @@ pub(super) fn assign(
     name: &FunctionName,
     domain: DomainId,
     slot: u16,
-    group: Group,
+    group: Option<Group>,
     on_silence: OnSilence,
 ) -> Result<Outcome, Refusal> {
     let found = function(state, name)?;
@@ -26,7 +26,15 @@ pub(super) fn assign(
     if !on_silence.is_valid() {
         return Err(Refusal::HoldTime { most: HOLD_MAX_S });
     }
-    let to = Assignment { borrower: borrower.id, place: Place { domain, slot }, group, on_silence };
+    let place = Place { domain, slot };
+    // Who does not say in which group means the present one of what is there already.
+    let present = found.loan.assigned().filter(|present| present.place == place);
+    let group = match group.or(present.map(|present| present.group)) {
+        Some(group) => group,
+        None if found.loan == Loan::Free => common_group(state, name, borrower)?,
+        None => return Err(taken(state, name, found.loan)),
+    };
+    let to = Assignment { borrower: borrower.id, place, group, on_silence };
     match found.loan {
         Loan::Wanted { to: present, .. } | Loan::Applied { to: present, .. } if present == to => {
             return Ok((None, answer(found, found.generation)));
@@ -106,6 +114,16 @@ pub(super) fn taken(state: &State, name: &FunctionName, loan: Loan) -> Refusal {
             is_leaving: loan.assigned().is_none(),
         },
     }
+}
+
+/// The least group that both ends may enter.
+fn common_group(state: &State, name: &FunctionName, borrower: &Node) -> Result<Group, Refusal> {
+    let lender = node(state, &name.node)?;
+    let common = lender.groups.iter().find(|group| borrower.groups.contains(*group));
+    common.ok_or_else(|| Refusal::NoCommonGroup {
+        lender: lender.name.clone(),
+        borrower: borrower.name.clone(),
+    })
 }
 
 fn check_groups(state: &State, name: &FunctionName, borrower: &Node, group: Group) -> Result<(), Refusal> {

@@ -75,7 +75,7 @@ fn a_conflict_says_who_has_it_and_since_when() {
         function: function_name("store/nvme0"),
         domain: DomainId(33),
         slot: 4,
-        group,
+        group: Some(group),
         on_silence,
     };
     let otherwise = says(&state, command(Group::DEFAULT, OnSilence::Remove));
@@ -221,6 +221,47 @@ fn who_may_not_enter_a_group_any_more_has_nothing_in_it() {
             && Groups::new([Group(0)]).is_none()
     );
     assert!(Groups::new((1..=65).map(Group)).is_none());
+}
+
+#[test]
+fn nobody_need_say_in_which_group() {
+    let mut state = fabric();
+    let set = |number, node: &str, groups: &[u16]| {
+        let groups = Groups::new(groups.iter().map(|group| Group(*group))).unwrap();
+        by("root", number, Command::SetGroups { node: name(node), groups })
+    };
+    let put = |slot, group: Option<u16>| Command::Assign {
+        function: function_name("store/nvme0"),
+        domain: DomainId(33),
+        slot,
+        group: group.map(Group),
+        on_silence: OnSilence::default(),
+    };
+    let group_of = |state: &State| state.function(key(1, 0)).unwrap().loan.assigned().map(|to| to.group.0);
+    run(&mut state, set(100, "store", &[2, 5, 7, 9]));
+    run(&mut state, set(101, "desk", &[3, 7, 9]));
+    // It is the least one that both may enter, and stays that.
+    run(&mut state, by("op", 102, put(4, None)));
+    assert_eq!(group_of(&state), Some(7));
+    run(&mut state, set(103, "store", &[2, 3, 5, 7, 9]));
+    let again = run(&mut state, by("op", 104, put(4, None)));
+    assert_eq!((again.entry, group_of(&state)), (None, Some(7)), "it is there already");
+    assert!(run(&mut state, by("op", 105, put(4, Some(7)))).entry.is_none());
+    assert!(told(&state, &by("op", 106, put(4, Some(9)))).contains("another"), "in another group");
+    assert!(told(&state, &by("op", 107, put(5, None))).contains("store/nvme0 is in 00021/4 of desk"));
+    // They share none.
+    run(&mut state, by("op", 108, unassign("store/nvme0", true)));
+    learn(&mut state, 1, &[reported(0, 2, Holder::Nobody), reported(1, 0, Holder::Nobody)]);
+    run(&mut state, set(109, "store", &[2, 5]));
+    assert_eq!(
+        told(&state, &by("op", 110, put(4, None))),
+        "nodes `store` and `desk` may not enter the same group: give one of them another one (`causeway node groups`)"
+    );
+    assert_eq!(told(&state, &by("op", 111, put(4, Some(5)))), "node `desk` may not enter group 5");
+    assert_eq!(told(&state, &by("op", 112, put(4, Some(3)))), "node `store` may not enter group 3");
+    run(&mut state, set(113, "store", &[9, 3]));
+    run(&mut state, by("op", 114, put(4, None)));
+    assert_eq!(group_of(&state), Some(3));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use base::ids::NodeId;
 
 use super::{Effect, Manager, ORDERS_MAX, RETELL, RETELL_MAX};
 use crate::canary::{self, Rule};
-use crate::model::{Function, FunctionKey, Loan};
+use crate::model::{Assignment, Function, FunctionKey, Loan};
 use crate::report::{Alarm, Order, Preset, PresetsId};
 
 /// What a manager knows of a node for now. Nothing of it is kept: after a restart a node is greeted, says what it has,
@@ -185,8 +185,9 @@ impl Manager {
         let assigned = self.state.in_block(block).filter_map(|function| {
             let to = function.loan.assigned()?;
             let lender = self.state.joined(function.key.node)?.key;
-            let (place, generation, group) = (to.place, function.generation, to.group);
-            Some(Preset { place, function: function.key, lender, generation, group })
+            let Assignment { place, group, on_silence, .. } = to;
+            let (function, generation) = (function.key, function.generation);
+            Some(Preset { place, function, lender, generation, group, on_silence })
         });
         Some(Effect::TellBorrower { node, id, presets: assigned.collect() })
     }

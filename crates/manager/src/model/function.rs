@@ -1,4 +1,7 @@
+use core::fmt;
 use core::num::NonZeroU64;
+use core::str::FromStr;
+use core::time::Duration;
 
 use base::ids::{Group, LoanGeneration, NodeId};
 use serde::{Deserialize, Serialize};
@@ -30,16 +33,18 @@ pub struct Resource {
     pub made: Option<MadeId>,
 }
 
-/// What becomes of an assignment when the borrower is silent.
+/// What becomes of an assignment when one of its ends is silent to the other: both go by it, each by its own clock. As
+/// text `hold(SECONDS)` or `remove`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum OnSilence {
-    /// The lender keeps the function for it so many seconds, at most [`HOLD_MAX_S`].
+    /// The lender keeps the function for a silent borrower, and a borrower keeps that of a silent lender, so many
+    /// seconds, at most [`HOLD_MAX_S`].
     Hold {
         /// Seconds.
         seconds: u32,
     },
-    /// The lender takes the function back at once.
+    /// The lender takes the function back at once, and the borrower removes it at once.
     Remove,
 }
 
@@ -47,6 +52,54 @@ impl OnSilence {
     /// Whether the time is one that may be asked for.
     pub fn is_valid(self) -> bool {
         matches!(self, Self::Remove | Self::Hold { seconds: 0..=HOLD_MAX_S })
+    }
+
+    /// For how long a silent end is waited for.
+    pub fn hold(self) -> Duration {
+        match self {
+            Self::Hold { seconds } => Duration::from_secs(seconds.into()),
+            Self::Remove => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for OnSilence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hold { seconds } => write!(f, "hold({seconds})"),
+            Self::Remove => f.write_str("remove"),
+        }
+    }
+}
+
+/// A text says neither `hold(SECONDS)`, of no more than [`HOLD_MAX_S`], nor `remove`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoSilence;
+
+impl fmt::Display for NoSilence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "what becomes of it in silence is `hold(SECONDS)`, of at most {HOLD_MAX_S}, or `remove`")
+    }
+}
+
+impl core::error::Error for NoSilence {}
+
+impl FromStr for OnSilence {
+    type Err = NoSilence;
+
+    fn from_str(text: &str) -> Result<Self, NoSilence> {
+        let seconds = text.strip_prefix("hold(").and_then(|rest| rest.strip_suffix(')'));
+        // A sign is no digit.
+        let seconds = seconds.filter(|it| it.bytes().all(|byte| byte.is_ascii_digit()));
+        let said = match seconds {
+            Some(seconds) => seconds.parse().ok().map(|seconds| Self::Hold { seconds }),
+            None => (text == "remove").then_some(Self::Remove),
+        };
+        said.filter(|it| it.is_valid()).ok_or(NoSilence)
     }
 }
 
@@ -67,7 +120,7 @@ pub struct Assignment {
     pub place: Place,
     /// The zone in which the two see each other.
     pub group: Group,
-    /// What becomes of it when the borrower is silent.
+    /// What becomes of it when one end is silent.
     pub on_silence: OnSilence,
 }
 
@@ -219,5 +272,37 @@ impl Function {
     /// Whether its lender has applied the limits that are decided.
     pub fn is_limited(&self) -> bool {
         self.limits.is_none_or(|limited| self.limits_applied == Some(limited.id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_becomes_in_silence_is_read_as_it_is_written() {
+        for (text, is) in [
+            ("remove", OnSilence::Remove),
+            ("hold(0)", OnSilence::Hold { seconds: 0 }),
+            ("hold(600)", OnSilence::default()),
+            ("hold(2592000)", OnSilence::Hold { seconds: HOLD_MAX_S }),
+        ] {
+            assert_eq!((text.parse(), is.to_string().as_str()), (Ok(is), text));
+        }
+        for wrong in [
+            "",
+            "hold",
+            "hold()",
+            "hold(-1)",
+            "hold(+1)",
+            "hold(1",
+            "hold(2592001)",
+            "hold(4294967296)",
+            "Remove",
+        ] {
+            assert_eq!(wrong.parse::<OnSilence>(), Err(NoSilence), "{wrong}");
+        }
+        let holds = [OnSilence::Remove, OnSilence::default()].map(OnSilence::hold);
+        assert_eq!(holds, [Duration::ZERO, base::times::HOLD]);
     }
 }

@@ -10,7 +10,9 @@ mod name;
 mod node;
 
 pub use access::{ApiToken, JoinToken, Role, Used};
-pub use function::{Assignment, Function, Kind, Limited, Limits, LimitsId, Loan, OnSilence, Resource};
+pub use function::{
+    Assignment, Function, Kind, Limited, Limits, LimitsId, Loan, NoSilence, OnSilence, Resource,
+};
 pub(crate) use ids::node_text;
 pub use ids::{FabricId, FunctionKey, Place, PublicKey, RequestId, TokenHash, WallTime};
 pub use made::{

@@ -70,7 +70,7 @@ impl Client {
             0..48 => {
                 let (domain, slot) = (domain(base, random.below(2)), random.below(2) as u16);
                 let on_silence = if random.chance(200) { OnSilence::Remove } else { OnSilence::default() };
-                Command::Assign { function, domain, slot, group: Group::DEFAULT, on_silence }
+                Command::Assign { function, domain, slot, group: None, on_silence }
             }
             48..70 => Command::Unassign { function, force: false },
             70..80 if number >= FUNCTIONS => {

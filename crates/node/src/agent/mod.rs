@@ -10,6 +10,7 @@
 
 mod event;
 mod life;
+mod patience;
 mod standing;
 mod tenancy;
 mod watchdog;
@@ -24,6 +25,7 @@ pub use event::Event;
 use life::Life;
 pub use life::{CardRecord, Exit, Unfinished};
 use link::Tenancy;
+pub use patience::Patience;
 use standing::Standing;
 use tenancy::{Holders, Incarnations, Tenants};
 pub use watchdog::{Beat, Condition, Fault, Process, Rest, State};

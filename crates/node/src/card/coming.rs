@@ -125,6 +125,8 @@ impl<'m> Card<'m> {
     pub fn set_entry(&mut self, now: Instant, loan: usize, entry: Entry) {
         if let Some(LoanRole::Lend(lent)) = self.config.loans.get_mut(loan).map(|loan| &mut loan.role) {
             lent.entry = Some(entry);
+            // It may be in another zone now. Whoever has a stream of it keeps that as long as the entry lets him.
+            self.lobby.set_groups(self.config.groups());
             self.step_one(now, loan, |card| card.loans[loan].set_entry(now, entry));
         }
     }

@@ -32,6 +32,12 @@ impl<'m> Card<'m> {
         }
     }
 
+    /// What is borrowed is there for programs no more: their requests end, those that have not ended with `EIO`, and they
+    /// are disconnected. What was answered is kept for the lender.
+    pub fn edge_leave(&mut self, now: Instant, loan: usize) {
+        self.edge_step(now, loan, |server| server.evict_clients(now));
+    }
+
     /// The client in `slot` has gone, or was closed.
     pub fn edge_closed(&mut self, now: Instant, loan: usize, slot: usize) {
         self.edge_step(now, loan, |server| server.closed(now, slot));

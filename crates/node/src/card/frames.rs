@@ -462,7 +462,7 @@ impl<'m> Card<'m> {
     /// Whether somebody asks by an entry that this node's table does not have yet.
     fn is_ahead(&self, said: &Said, place: usize) -> bool {
         let of = (said.function(), self.peers[place].group());
-        let is_its = |loan: &&LoanConfig| (Some(loan.function), loan.group) == of;
+        let is_its = |loan: &&LoanConfig| (Some(loan.function), loan.zone()) == of;
         let mut lent = self.config.loans.iter().filter(is_its).filter_map(|loan| loan.role.lent());
         lent.any(|lent| said.generation() > lent.generation())
     }
@@ -476,7 +476,7 @@ impl<'m> Card<'m> {
         // In another group there is no such function.
         let of = (function, self.peers[place].group());
         let is_it = |config: &LoanConfig| {
-            matches!(config.role, LoanRole::Lend { .. }) && (config.function, config.group) == of
+            matches!(config.role, LoanRole::Lend { .. }) && (config.function, config.zone()) == of
         };
         self.config.loans.iter().position(is_it)
     }

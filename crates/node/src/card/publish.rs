@@ -60,7 +60,7 @@ impl Card<'_> {
         let loans = self.config.loans.iter().enumerate();
         loans.filter_map(|(place, config)| {
             let (node, life) = self.loans.get(place)?.holder()?;
-            Some((node, config.group, life))
+            Some((node, config.zone(), life))
         })
     }
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use base::ids::RailId;
+use manager::model::OnSilence;
 use serde::{Deserialize, Serialize};
 
 use super::{Config, Device, Domain, Layout, Loan, Rail, Slot};
@@ -297,7 +298,14 @@ fn slot_change([before, after]: &[Slot; 2]) -> String {
         });
         found.push(format!("attached {before} to {after}"));
     }
+    found.extend(silence_change(before.on_silence, after.on_silence));
     format!("slot {}: {}", after.name, found.join(", "))
+}
+
+/// In which way other things become of it in silence.
+fn silence_change(before: Option<OnSilence>, after: Option<OnSilence>) -> Option<String> {
+    let text = |it: Option<OnSilence>| it.map_or("nothing".to_owned(), |it| it.to_string());
+    (before != after).then(|| format!("on_silence {} to {}", text(before), text(after)))
 }
 
 fn devices(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
@@ -399,6 +407,7 @@ fn loans(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
             let [before, after] = [before, after].map(|loan| loan.io_timeout.as_secs());
             found.push(format!("io_timeout_s {before} to {after}"));
         }
+        found.extend(silence_change(before.on_silence, after.on_silence));
         let name = before.line.function().to_string();
         changes.push(fixed(Thing::Loan, name, Action::Changed, found.join(", "), ANEW));
     }
@@ -582,6 +591,9 @@ mod tests {
         let preset = format!("{}mode = '0660'\n{line}", slots("d"));
         let what = "slot d: who may connect, attached nothing to nvme0 from 192.0.2.1:7411";
         assert_eq!(changed(&slots("d"), &preset), [format!("domain vm changed: {what}")]);
+        let [kept, removed] = ["", "on_silence = 'remove'\n"].map(|it| format!("{}{it}", slots("d")));
+        let what = "domain vm changed: slot d: on_silence nothing to remove";
+        assert_eq!(changed(&kept, &removed), [what], "a node that runs takes it over");
         let bus = format!("{}bus = 'rp1'\n", slots("d"));
         assert_eq!(changed(&slots("d"), &bus), ["fixed: domain vm changed: the bus of slot d"]);
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::ids::{DomainBlock, DomainId};
+use manager::model::OnSilence;
 use toml::Spanned;
 
 use super::raw;
@@ -42,6 +43,8 @@ pub struct Slot {
     pub device: String,
     /// What is attached as long as nobody says otherwise.
     pub preset: Option<Line>,
+    /// What becomes of what a line has attached when its lender is silent; `None`: it is kept, however long that takes.
+    pub on_silence: Option<OnSilence>,
 }
 
 impl Domain {
@@ -126,8 +129,10 @@ impl Check<'_> {
             (None, None) => Some(None),
             (line, file) => self.line(at, line.as_ref(), file.as_ref()).map(Some),
         };
+        let on_silence = self.on_silence(raw.on_silence.as_ref());
         let name: NodeName = name?;
         let device = format!("causeway-{name}");
-        Some(Slot { name, socket: socket?, access: access?, bus, device, preset: preset? })
+        let (socket, access, preset, on_silence) = (socket?, access?, preset?, on_silence?);
+        Some(Slot { name, socket, access, bus, device, preset, on_silence })
     }
 }

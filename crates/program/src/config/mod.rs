@@ -50,6 +50,7 @@
 //! vm_group = "kvm"
 //! vm_mode = "0660"
 //! io_timeout_s = 30
+//! on_silence = "hold(600)"            # or "remove": what becomes of it when its lender is silent; kept if left out
 //!
 //! [[domains]]                         # a virtual machine that functions are attached to while it runs
 //! name = "vm1"
@@ -62,6 +63,7 @@
 //! socket = "/run/causeway/vm1-disk0"  # owner, group and mode as above
 //! bus = "rp1"                         # the port that QMP plugs it into
 //! line_file = "nvme0.line"            # attached from the start, unless somebody has detached it
+//! on_silence = "hold(600)"            # or "remove": what becomes of it when its lender is silent; kept if left out
 //! ```
 //!
 //! Relative paths start at the file's folder.
@@ -84,6 +86,7 @@ use std::time::Duration;
 
 use ::io::address::RailAddress;
 use base::ids::{DomainBlock, Group, NodeId, RailId};
+use manager::model::OnSilence;
 use node::{Protection, RailMode, Secret};
 use rustix::fs::OFlags;
 
@@ -224,6 +227,8 @@ pub struct Loan {
     pub edge: LoanEdge,
     /// How long requests wait for the lender before they fail.
     pub io_timeout: Duration,
+    /// What becomes of it when its lender is silent; `None`: it is kept, however long that takes.
+    pub on_silence: Option<OnSilence>,
 }
 
 /// Who uses what is borrowed.

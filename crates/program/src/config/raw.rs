@@ -55,6 +55,7 @@ pub(super) struct Slot {
     pub(super) bus: Option<Spanned<String>>,
     pub(super) line: Option<Spanned<String>>,
     pub(super) line_file: Option<Spanned<PathBuf>>,
+    pub(super) on_silence: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -166,4 +167,5 @@ pub(super) struct Loan {
     pub(super) vm_group: Option<Spanned<String>>,
     pub(super) vm_mode: Option<Spanned<String>>,
     pub(super) io_timeout_s: Option<Spanned<i64>>,
+    pub(super) on_silence: Option<Spanned<String>>,
 }

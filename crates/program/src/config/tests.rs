@@ -262,7 +262,7 @@ fn machines_have_slots() {
     let text = format!(
         "[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = 'vm1.qmp'\nremove_after_s = 7\n\
          [[domains.slots]]\nname = 'a'\nsocket = 'a.sock'\nbus = 'rp1'\nmode = '0660'\nline = '{LINE}'\n\
-         [[domains.slots]]\nname = 'b'\nsocket = '/run/b.sock'\nbus = 'rp2'\n"
+         [[domains.slots]]\nname = 'b'\nsocket = '/run/b.sock'\nbus = 'rp2'\non_silence = 'hold(60)'\n"
     );
     let domain = parse(&text).unwrap().domains.remove(0);
     assert_eq!((domain.name.as_str(), domain.remove_after.as_secs()), ("vm1", 7));
@@ -270,12 +270,16 @@ fn machines_have_slots() {
     let [a, b] = &domain.slots[..] else { panic!("{domain:?}") };
     assert_eq!((a.bus.as_deref(), a.access.mode, a.preset.is_some()), (Some("rp1"), Some(0o660), true));
     assert_eq!((b.socket.as_path(), b.preset.is_none()), (Path::new("/run/b.sock"), true));
+    let after_a_minute = Some(manager::model::OnSilence::Hold { seconds: 60 });
+    assert_eq!((a.on_silence, b.on_silence), (None, after_a_minute));
     for (from, to, expected) in [
         ("'vm'", "'pod'", "3:8: `pod` is no kind of domain; there is \"vm\""),
         ("= 7", "= 0", "5:18: remove_after_s is a number of seconds from 1 to 3600"),
         ("'b'", "'a'", "13:8: slot `a` stands in line 7 already"),
         ("/run/b", "a", "14:10: socket `a.sock` stands in line 8 already"),
         ("0660", "rw", "10:8: `rw` is no mode"),
+        ("hold(60)", "hold(-1)", "16:14: what becomes of it in silence is `hold(SECONDS)`"),
+        ("hold(60)", "wait", "16:14: what becomes of it in silence is"),
         ("bus = 'rp2'", "", "12:1: a slot that `qmp` plugs in needs `bus`"),
     ] {
         let text = text.replacen(from, to, 1);

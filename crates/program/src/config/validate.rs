@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::ids::{Group, NodeId, RailId};
 use clap::ValueEnum;
+use manager::model::OnSilence;
 use node::{Limit, Protection, RailMode, Secret};
 use toml::Spanned;
 
@@ -324,7 +325,9 @@ impl Check<'_> {
                 }
             },
         };
-        Some(Loan { line: line?, edge: edge?, io_timeout: Duration::from_secs(io_timeout?) })
+        let on_silence = self.on_silence(raw.on_silence.as_ref());
+        let io_timeout = Duration::from_secs(io_timeout?);
+        Some(Loan { line: line?, edge: edge?, io_timeout, on_silence: on_silence? })
     }
 
     fn edge(&mut self, at: usize, raw: &raw::Loan) -> Option<LoanEdge> {
@@ -412,6 +415,11 @@ impl Check<'_> {
                 None
             }
         }
+    }
+
+    /// What becomes of a loan in silence, where the file says it.
+    pub(super) fn on_silence(&mut self, text: Option<&Spanned<String>>) -> Option<Option<OnSilence>> {
+        text.map_or(Some(None), |text| self.parsed(text).map(Some))
     }
 
     pub(super) fn parsed<T: FromStr<Err: Display>>(&mut self, text: &Spanned<String>) -> Option<T> {

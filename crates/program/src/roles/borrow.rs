@@ -7,6 +7,8 @@ use base::ids::NodeId;
 use io::address::Addresses;
 use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
+use manager::model::OnSilence;
+
 use super::{lend, serve, socket};
 use node::{FunctionId, LoanConfig, Refusal, Secret, Title};
 
@@ -21,6 +23,8 @@ pub struct Wanted {
     pub(super) line: Line,
     pub(super) edge: LoanEdge,
     pub(super) io_timeout: Duration,
+    /// For how long its lender may be silent; `None`: for ever.
+    pub(super) hold: Option<Duration>,
     /// Of a slot: which of the node's virtual machines has it.
     pub(super) machine: u32,
 }
@@ -34,7 +38,7 @@ impl Wanted {
             LoanEdge::Vm { .. } => machines.next().unwrap_or(u32::MAX),
             LoanEdge::Nbd { .. } => 0,
         };
-        Self { line, edge, io_timeout, machine }
+        Self { line, edge, io_timeout, hold: loan.on_silence.map(OnSilence::hold), machine }
     }
 }
 
@@ -79,7 +83,7 @@ impl Claim {
                 let end = LoanEnd::Borrow { lender, peers: addresses, edge, io_timeout };
                 let config = LoanConfig::by(Title::Entry { generation, slot }, number, end);
                 let function = assigned.function.as_str().to_owned();
-                LoanSpec { function, config: LoanConfig { group, ..config } }
+                LoanSpec { function, config: LoanConfig { group, ..config }, hold: None }
             }
         }
     }
@@ -97,7 +101,7 @@ pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
             Edge::Vm { path, listener, machine: wanted.machine }
         }
     };
-    Ok(with_edge(&wanted.line, edge, wanted.io_timeout))
+    Ok(LoanSpec { hold: wanted.hold, ..with_edge(&wanted.line, edge, wanted.io_timeout) })
 }
 
 /// The loan of a line, for whoever uses it.
@@ -106,7 +110,7 @@ pub fn with_edge(line: &Line, edge: Edge, io_timeout: Duration) -> LoanSpec {
     let end = LoanEnd::Borrow { lender: line.lender(), peers: *line.addresses(), edge, io_timeout };
     let config = LoanConfig::new(Secret(secret), lend::function_id(&secret), end);
     let config = LoanConfig { group: line.group(), ..config };
-    LoanSpec { function: line.function().as_str().to_owned(), config }
+    LoanSpec { function: line.function().as_str().to_owned(), config, hold: None }
 }
 
 /// Rails of a node that attaches what it does not know yet, if nobody says more.

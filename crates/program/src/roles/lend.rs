@@ -225,7 +225,7 @@ fn loans(device: &Device, place: usize, state: &StateDir) -> Result<Vec<LoanSpec
         };
         let first = LoanConfig::new(Secret(secret), number, LoanEnd::Lend(lent));
         let config = LoanConfig { group, tenancy, ..first };
-        loans.push(LoanSpec { function: function.as_str().to_owned(), config });
+        loans.push(LoanSpec { function: function.as_str().to_owned(), config, hold: None });
     }
     Ok(loans)
 }

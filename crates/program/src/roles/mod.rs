@@ -118,6 +118,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
             (None, None) => return Err(Failure::usage("give --nbd PATH or --vm PATH")),
         },
         io_timeout: args.io_timeout(),
+        hold: None,
         machine: 0,
     };
     borrower.serve(&addresses, |own| {
@@ -138,6 +139,7 @@ fn machine_of(args: &BorrowArgs, name: &NodeName, line: &Line) -> Option<Domain>
         // As in a machine that was started with it.
         device: crate::qemu_args::device_id(0),
         preset: Some(line.clone()),
+        on_silence: None,
     };
     Some(Domain::of_slot(name.clone(), qmp, slot))
 }

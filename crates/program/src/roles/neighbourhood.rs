@@ -35,9 +35,9 @@ pub(super) fn said(agent: &Agent) -> Said {
             let lent_to = report::is_open(cells).then(|| cells.edge().peer()).flatten().map(|(node, _)| node);
             Item::Function { name: Name::new(&loan.function), bytes, read_only, lent_to }
         });
-        match functions.iter_mut().find(|(group, _)| *group == loan.config.group) {
+        match functions.iter_mut().find(|(group, _)| *group == loan.zone()) {
             Some((_, items)) => items.extend(lent),
-            None => functions.push((loan.config.group, lent.into_iter().collect())),
+            None => functions.push((loan.zone(), lent.into_iter().collect())),
         }
     }
     if functions.is_empty() {

@@ -315,7 +315,7 @@ fn channel(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Channel {
     let count = |of: fn(&ChannelStats) -> u64| cells.channel().map_or(0, of);
     Channel {
         peer: peer_node(cells),
-        group: loan.config.group.0,
+        group: loan.zone().0,
         state: if view.silence(cells) > base::times::SILENCE { "silent" } else { "open" }.to_owned(),
         sealed: view.spec().protection.is_sealed(),
         cipher: Cipher::from_number(cells.edge().cipher.get() as u8).map(|cipher| cipher.name().to_owned()),
@@ -396,7 +396,7 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
     Loan {
         function: loan.function.clone(),
         generation: loan.generation().0,
-        group: loan.config.group.0,
+        group: loan.zone().0,
         role,
         peer: kept.as_ref().map_or_else(|| peer_name(cells), |(holder, _)| holder.clone()),
         node: other_end(view, loan, cells),

@@ -5,6 +5,7 @@ mod kept;
 mod orders;
 mod reload;
 mod said;
+mod silence;
 mod start;
 mod tell;
 
@@ -23,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use self::ending::{Ending, GIVE_BACK};
 use self::said::Said;
+use self::silence::Silences;
 use super::domains::Domains;
 use super::managed::{Hands, Managed};
 use super::signals::{Asked, Hangups, Signals};
@@ -106,6 +108,8 @@ pub(super) struct Node {
     /// Loans that were given back, by place: in which life of it.
     returned: BTreeMap<usize, u32>,
     said: Said,
+    /// Lenders of what is borrowed.
+    silences: Silences,
     /// What was only needed to start is still mapped.
     starts: bool,
     /// What became of each drive that has left is kept.
@@ -134,6 +138,7 @@ impl Node {
                     AgentEvent::GivenBack { loan, .. } => self.note_returned(*loan),
                     _ => {}
                 }
+                self.silences.handle(event, &self.agent);
                 self.domains.handle(event, &mut self.agent, &self.state);
                 if let Some(managed) = &mut self.managed {
                     managed.handle(event, &self.agent);
@@ -142,6 +147,9 @@ impl Node {
                     self.fail(failure);
                 }
                 self.note_leaving(event, observer);
+            }
+            if !self.ending.has_begun() {
+                self.silences.turn(&mut self.agent);
             }
             self.domains.turn(&mut self.agent, &self.state);
             self.turn_managed();

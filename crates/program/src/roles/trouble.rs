@@ -12,15 +12,13 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use base::ids::NodeId;
-use base::times::HOLD;
+use base::times::{HOLD, PEER_VERDICT};
 use io::event::Event;
 
 pub(super) use self::domains::{Domains, Member};
 pub(super) use self::kept::Kept;
 pub(super) use self::sightings::Seen as Sighting;
 
-/// A peer that is not heard for so long is worth a line: on a busy machine one that is well may be silent for a while.
-const SILENCE: Duration = Duration::from_secs(2);
 /// A lender that has not answered by then is worth a line.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// The least time between two lines about one thing.
@@ -159,7 +157,7 @@ impl Watch {
 
     fn look_at_peer(&mut self, now: Duration, time: SystemTime, peer: &Peer, news: &mut Vec<Event>) {
         let name = &peer.name;
-        if peer.silence < SILENCE {
+        if peer.silence < PEER_VERDICT {
             self.released.ends(name, now);
             if let Some(longest) = self.silent.ends(name, now) {
                 news.push(Event::PeerHeard { peer: name.clone(), silent_s: longest.as_secs() });

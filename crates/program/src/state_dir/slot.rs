@@ -1,11 +1,15 @@
 //! What is attached to a slot: a file `slot.DOMAIN.SLOT`, `GENERATION,WHAT`: a line, a function that a manager has
-//! assigned ([`crate::assigned`]), `-` for nothing, `=` for what the node's file says.
+//! assigned ([`crate::assigned`]), `-` for nothing, `=` for what the node's file says, `!` and a line for nothing but
+//! that its lender has yet to hear of it.
 
 use super::file::{Named, read_value, write_value};
 use super::{StateDir, StateError};
 use crate::assigned::{self, Assigned};
 use crate::cli::SlotName;
 use crate::line::Line;
+
+/// What a line begins with whose function is owed to its lender.
+const OWED: char = '!';
 
 /// What somebody has decided about a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub enum Attached {
     Nothing,
     /// The function of this line.
     Line(Box<Line>),
+    /// Nothing any more: the lender of this line was silent for too long, and has the function to get back.
+    Owed(Box<Line>),
     /// The function that a manager has assigned to the slot.
     Assigned(Box<Assigned>),
 }
@@ -40,6 +46,9 @@ impl StateDir {
             let attached = match line {
                 "-" => Attached::Nothing,
                 "=" => Attached::Preset,
+                text if text.starts_with(OWED) => {
+                    Attached::Owed(Box::new(text[OWED.len_utf8()..].parse().ok()?))
+                }
                 text if text.starts_with(assigned::SCHEME) => {
                     Attached::Assigned(Box::new(text.parse().ok()?))
                 }
@@ -59,6 +68,7 @@ impl StateDir {
             Attached::Preset => "=".to_owned(),
             Attached::Nothing => "-".to_owned(),
             Attached::Line(line) => line.reveal(),
+            Attached::Owed(line) => format!("{OWED}{}", line.reveal()),
             Attached::Assigned(assigned) => assigned.to_string(),
         };
         write_value(self.path(), &file_of(slot), &format!("{},{line}", attachment.generation))
@@ -85,6 +95,10 @@ mod tests {
             Attachment { generation: u64::from(u32::MAX), attached: Attached::Line(Box::new(line)) };
         state.set_attachment(&slot, &attached).unwrap();
         assert_eq!(state.attachment(&slot).unwrap(), Some(attached));
+        let owed = Attached::Owed(Box::new(crate::line::tests::example()));
+        let owed = Attachment { generation: 1 << 31, attached: owed };
+        state.set_attachment(&slot, &owed).unwrap();
+        assert_eq!(state.attachment(&slot).unwrap(), Some(owed));
         let preset = Attachment { generation: 1 << 32, attached: Attached::Preset };
         state.set_attachment(&slot, &preset).unwrap();
         assert_eq!(state.attachment(&slot).unwrap(), Some(preset));

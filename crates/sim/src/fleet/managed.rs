@@ -5,7 +5,7 @@
 //! given back, or is taken by force; now and then it is promised to the next one before the last has let go. Some ask
 //! for what is not theirs: by a line, by the entry of another, or by one that is over.
 
-use base::ids::LoanGeneration;
+use base::ids::{Group, LoanGeneration};
 use link::State;
 use node::{Applied, Assignment, Entry, Holder, Possession};
 
@@ -53,6 +53,7 @@ impl<'w> World<'w> {
             node: self.members[node].node.identity.id(),
             domain: domain_of(node),
             slot: slot_of(place),
+            group: Group::DEFAULT,
             hold,
         };
         self.order(function, Entry { generation: LoanGeneration(generation), holder: Holder::Assigned(to) });

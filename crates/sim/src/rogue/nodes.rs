@@ -1,6 +1,6 @@
 //! The nodes of a world with a rogue: whose card has what, and in which place the cards of others have it as a peer.
 
-use base::ids::{LoanGeneration, StreamId};
+use base::ids::{Group, LoanGeneration, StreamId};
 use base::ledger::Arena;
 use base::{Instant, RuleSet};
 use link::PublicKey;
@@ -142,7 +142,7 @@ pub(super) fn entitle(loan: &mut LoanConfig, generation: LoanGeneration) {
     match &mut loan.role {
         LoanRole::Lend(lent) => {
             let (node, domain) = (seat::identity(ROGUE).id(), seat::domain_of(ROGUE));
-            let to = Assignment { node, domain, slot, hold: base::times::HOLD };
+            let to = Assignment { node, domain, slot, group: Group::DEFAULT, hold: base::times::HOLD };
             lent.entry = Some(Entry { generation, holder: Holder::Assigned(to) });
         }
         _ => loan.title = Title::Entry { generation, slot },

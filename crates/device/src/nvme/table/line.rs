@@ -37,7 +37,9 @@ impl Line {
 
     /// Takes `slot` out, wherever it stands; it may be absent. Nearly always it is the first.
     pub(crate) fn remove(&mut self, slot: u16) {
-        if let Some(place) = self.0.iter().position(|it| *it == slot) {
+        if self.front() == Some(slot) {
+            self.pop();
+        } else if let Some(place) = self.0.iter().position(|it| *it == slot) {
             self.0.remove(place);
         }
     }

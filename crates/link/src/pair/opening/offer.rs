@@ -256,10 +256,14 @@ impl<'m> Offer<'m> {
 
     /// The table has this entry from now on. [`Offer::advance`] follows in the same step.
     pub fn set_entry(&mut self, now: Instant, entry: Entry) {
-        let is_anothers = entry.assigned().is_some_and(|to| to.node != self.tenant().node);
-        if self.entry().map(|before| before.generation) != Some(entry.generation) && is_anothers {
-            // Whose it is now has not been heard of yet.
-            self.awaited_since = now;
+        let is_news = self.entry().map(|before| before.generation) != Some(entry.generation);
+        if let Some(to) = entry.assigned().filter(|_| is_news) {
+            // Whose it is now has not been heard of yet, or has had it before: that it was silent since does not count.
+            if to.node != self.tenant().node {
+                self.awaited_since = now;
+            } else if !self.tenant().is_held {
+                self.cells.heard_at.set(self.journal, now.as_nanos());
+            }
         }
         self.config.entry = Some(Box::new(entry));
     }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use base::ids::{DomainId, LoanGeneration};
+use base::ids::{DomainId, Group, LoanGeneration};
 use base::ledger::Arena;
 use base::times::{HANDSHAKE_RETRY_MAX, HOLD, SILENCE};
 
@@ -17,7 +17,7 @@ const KEPT: Duration = Duration::from_secs(20);
 
 /// Where [`borrow`] asks for the function.
 fn place_of(node: usize, hold: Duration) -> Assignment {
-    Assignment { node: key_of(node).id(), domain: DomainId(9), slot: 0, hold }
+    Assignment { node: key_of(node).id(), domain: DomainId(9), slot: 0, group: Group::DEFAULT, hold }
 }
 
 fn assigned(generation: u64, node: usize) -> Entry {
@@ -306,6 +306,17 @@ fn whose_it_is_is_overdue_after_its_hold_time_and_until_it_is_heard() {
     enter(&mut world, leaving(6, 0, KEPT, true));
     world.cut = Box::new(|from, to, _| from == 2 || to == 2);
     enter(&mut world, assigned(7, 2));
+    let took = world.run_until(KEPT * 2, |world| is_overdue(world) == Some(true));
+    assert!(took + Duration::from_millis(200) > KEPT, "{took:?}");
+    // So is one that has had it before, however long ago that was.
+    let arena = Arena::default();
+    let mut world = managed(&arena, assigned(5, 0), [5, 7]);
+    world.run_until(Duration::from_secs(2), |world| world.nodes[0].is_open());
+    enter(&mut world, leaving(6, 0, KEPT, true));
+    world.cut = Box::new(|from, to, _| from == 0 || to == 0);
+    world.run_for(KEPT * 2);
+    enter(&mut world, assigned(7, 0));
+    assert_eq!(is_overdue(&world), Some(false));
     let took = world.run_until(KEPT * 2, |world| is_overdue(world) == Some(true));
     assert!(took + Duration::from_millis(200) > KEPT, "{took:?}");
 }

@@ -10,10 +10,11 @@ use base::ids::Group;
 use manager::Progress;
 use manager::command::Command;
 use manager::entry::Answer;
-use manager::model::{FunctionName, GROUPS_PER_NODE_MAX, Groups, Name, OnSilence, Role, TokenHash};
+use manager::model::{
+    FunctionName, GROUPS_PER_NODE_MAX, Groups, Name, NoSilence, OnSilence, Role, TokenHash,
+};
 
 use super::asked::{Bearer, Condition, Document, Named, Naming, Pairs, Terms};
-use super::documents::read_on_silence;
 use crate::server::App;
 use crate::server::core::{By, Done, View, Wish};
 use crate::server::problem::Failure;
@@ -138,15 +139,11 @@ pub(super) async fn assign(
     terms: Terms,
     Document(said): Document<Assign>,
 ) -> Answered {
-    let group = match said.group {
-        None => Group::DEFAULT,
-        Some(number) => Group::new(number.into())
-            .ok_or_else(|| Failure::malformed("a group has a number from 1 to 4094"))?,
-    };
+    let wrong = || Failure::malformed("a group has a number from 1 to 4094");
+    let group = said.group.map(|number| Group::new(number.into()).ok_or_else(wrong)).transpose()?;
     let on_silence = match &said.on_silence {
         None => OnSilence::default(),
-        Some(text) => read_on_silence(text)
-            .ok_or_else(|| Failure::malformed("`on_silence` is `hold(SECONDS)` or `remove`"))?,
+        Some(text) => text.parse().map_err(|why: NoSilence| Failure::malformed(why.to_string()))?,
     };
     let what = format!("assign {function} to {}", said.slot);
     let command = move |view: &View<'_>| {

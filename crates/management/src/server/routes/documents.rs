@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use manager::entry::{Answer, Change, News, Who};
-use manager::model::{self, FunctionName, Loan as Assigned, Membership, Name, OnSilence, Place};
+use manager::model::{self, FunctionName, Loan as Assigned, Membership, Name, Place};
 use manager::report::RailCause;
 use manager::state::{Record, State};
 
@@ -27,23 +27,6 @@ pub(in crate::server) fn state_of(loan: &Assigned) -> &'static str {
         Assigned::Forced { .. } => "forced",
         Assigned::Ended { .. } => "ended",
     }
-}
-
-/// What becomes of an assignment when the borrower is silent, as a client says it.
-pub(super) fn on_silence(it: OnSilence) -> String {
-    match it {
-        OnSilence::Hold { seconds } => format!("hold({seconds})"),
-        OnSilence::Remove => "remove".to_owned(),
-    }
-}
-
-/// The same, read.
-pub(super) fn read_on_silence(text: &str) -> Option<OnSilence> {
-    if text == "remove" {
-        return Some(OnSilence::Remove);
-    }
-    let seconds = text.strip_prefix("hold(")?.strip_suffix(')')?.parse().ok()?;
-    Some(OnSilence::Hold { seconds })
 }
 
 fn kind(kind: model::Kind) -> &'static str {
@@ -139,7 +122,7 @@ pub(super) fn loan(view: &View<'_>, lender: &Name, function: &model::Function) -
         generation: function.generation.0,
         state: state_of(&function.loan).to_owned(),
         since: function.loan.since().unwrap_or_default().to_string(),
-        on_silence: on_silence(of.on_silence),
+        on_silence: of.on_silence.to_string(),
     })
 }
 

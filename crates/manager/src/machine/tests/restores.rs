@@ -3,7 +3,7 @@
 use base::ids::{DomainId, Group};
 
 use super::*;
-use crate::model::{Block, Groups, PublicKey, WallTime};
+use crate::model::{Block, Groups, OnSilence, PublicKey, WallTime};
 use crate::report::Preset;
 
 /// A manager that knows nobody.
@@ -37,6 +37,7 @@ fn remember(rig: &mut Rig, node: u64, revoked: &[u64], slots: &[(Place, Function
         lender: PublicKey::default(),
         generation: LoanGeneration(1),
         group: Group::DEFAULT,
+        on_silence: OnSilence::default(),
     };
     let revoked = revoked.iter().copied().map(node_id).collect();
     rig.say(node, Said::Memory { presets: slots.iter().map(preset).collect(), revoked });

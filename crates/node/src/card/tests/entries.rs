@@ -8,11 +8,19 @@ use super::*;
 /// The borrower's first loan, by the manager's slot and not by its place in the card.
 fn place() -> Assignment {
     let node = NodeKey::numbered(2).id();
-    Assignment { node, domain: DomainId(2), slot: 70, hold: Duration::from_secs(60) }
+    Assignment { node, domain: DomainId(2), slot: 70, group: Group::DEFAULT, hold: Duration::from_secs(60) }
 }
 
 fn entry(generation: u64, holder: Holder) -> Entry {
     Entry { generation: LoanGeneration(generation), holder }
+}
+
+/// The borrower asks for the function in this group by this entry, instead of what it has asked for before.
+fn borrow_by(end: &mut End<'_>, now: Instant, generation: u64, group: Group) {
+    end.card.forget(now, 0);
+    let before = end.card.config.loans[0].clone();
+    let title = Title::Entry { generation: LoanGeneration(generation), slot: 70 };
+    end.card.attach(now, 0, LoanConfig { title, group, life: before.life + 1, ..before }).unwrap();
 }
 
 fn applied(events: &[CardEvent]) -> Vec<(u64, Possession)> {
@@ -65,6 +73,48 @@ fn a_function_is_taken_back_while_another_goes_on() {
     assert!(ends[1].events.contains(&refused), "{:?}", ends[1].events);
     assert_eq!(written(&mut ends[1], now, 1), 4);
     assert_eq!((ends[0].card.stream(1).name(), ends[1].card.state(1)), (name, link::State::Open));
+}
+
+/// The assignment says in which zone a function is, whatever its lender's own configuration says: there it is had, and
+/// nowhere else, also after it was assigned in another one while it was used.
+#[test]
+fn an_assignment_says_the_zone() {
+    let (first, second) = (Group(7), Group(9));
+    let arena = Arena::default();
+    let (lends, mut borrows) = both();
+    borrows.loans[0].title = Title::Entry { generation: LoanGeneration(3), slot: 70 };
+    borrows.loans[0].group = first;
+    let mut now = Instant::ZERO;
+    let mut ends = [End::new(&arena, lends), End::new(&arena, borrows)];
+    ends[0].card.set_entry(now, 0, entry(3, Holder::Assigned(place())));
+    run(&mut now, &mut ends, Duration::from_secs(1), never);
+    let is_open =
+        |ends: &[End<'_>; 2]| [0, 1].map(|end: usize| ends[end].card.state(0)) == [link::State::Open; 2];
+    assert!(!is_open(&ends), "it is assigned in another zone than it is asked for in");
+    assert_eq!(ends[0].card.config.groups(), [Group::DEFAULT]);
+
+    let in_first = Assignment { group: first, ..place() };
+    ends[0].card.set_entry(now, 0, entry(4, Holder::Assigned(in_first)));
+    assert_eq!(ends[0].card.config.groups(), [Group::DEFAULT, first], "the other function is where it was");
+    borrow_by(&mut ends[1], now, 4, first);
+    let is_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0);
+    assert!(run(&mut now, &mut ends, Duration::from_secs(5), is_ready));
+    write(&mut ends[1], now, 0, 0);
+    run(&mut now, &mut ends, Duration::from_millis(20), never);
+    assert_eq!(written(&mut ends[1], now, 0), 4);
+
+    // Taken back, it is in the zone where it is had until that is over.
+    ends[0].card.set_entry(now, 0, entry(5, Holder::Leaving { from: in_first, forced: false }));
+    assert_eq!(ends[0].card.config.groups(), [Group::DEFAULT, first]);
+    assert!(is_open(&ends), "it is not given back yet");
+    ends[0].card.set_entry(now, 0, entry(5, Holder::Leaving { from: in_first, forced: true }));
+    run(&mut now, &mut ends, Duration::from_secs(1), never);
+    ends[0].card.set_entry(now, 0, entry(6, Holder::Assigned(Assignment { group: second, ..place() })));
+    borrow_by(&mut ends[1], now, 6, first);
+    run(&mut now, &mut ends, Duration::from_secs(2), never);
+    assert!(!is_open(&ends), "it is nowhere else any more");
+    borrow_by(&mut ends[1], now, 6, second);
+    assert!(run(&mut now, &mut ends, Duration::from_secs(5), is_ready));
 }
 
 /// Somebody asks by what is in no table: that is to be known.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use base::ids::Group;
 use clap::{Args, Subcommand, ValueEnum};
-use manager::model::{BLOCK_MAX, FunctionName, HOLD_MAX_S, Name, Role};
+use manager::model::{BLOCK_MAX, FunctionName, Name, NoSilence, OnSilence, Role};
 
 use crate::cli::{ByteSize, OutputArgs, ValueError, values};
 
@@ -158,10 +158,10 @@ pub struct AssignArgs {
     /// Where to; NODE/DOMAIN/SLOT where several nodes have such a domain
     #[arg(value_name = "DOMAIN/SLOT", value_parser = slot)]
     pub slot: String,
-    /// The zone in which the two nodes see each other, 1 to 4094 [default: 1]
+    /// The zone in which the two nodes see each other, 1 to 4094 [default: the least one that both may enter]
     #[arg(long, value_name = "N", value_parser = values::group)]
     pub group: Option<Group>,
-    /// What becomes of it when the borrower is silent: hold(SECONDS) keeps it for so long, remove frees it at once
+    /// What becomes of it when one end is silent: both keep it for hold(SECONDS), or end it at once with remove
     #[arg(long, value_name = "WHAT", value_parser = on_silence)]
     pub on_silence: Option<String>,
     /// How long the lender is waited for.
@@ -529,15 +529,9 @@ fn slot(text: &str) -> Result<String, ValueError> {
 }
 
 fn on_silence(text: &str) -> Result<String, ValueError> {
-    let seconds = text.strip_prefix("hold(").and_then(|rest| rest.strip_suffix(')'));
-    let is_hold =
-        seconds.is_some_and(|seconds| seconds.parse().is_ok_and(|seconds: u32| seconds <= HOLD_MAX_S));
-    match is_hold || text == "remove" {
-        true => Ok(text.to_owned()),
-        false => Err(ValueError(format!(
-            "write hold(SECONDS), with at most {HOLD_MAX_S}, or remove; of a shell, 'hold(60)' in quotes"
-        ))),
-    }
+    let said: Result<OnSilence, NoSilence> = text.parse();
+    said.map(|it| it.to_string())
+        .map_err(|why| ValueError(format!("{why}; of a shell, 'hold(60)' in quotes")))
 }
 
 fn filter(text: &str) -> Result<(String, String), ValueError> {

@@ -41,8 +41,8 @@ pub(in crate::roles) type Wanted<'a> = dyn Fn(DomainId, u16) -> Option<&'a Assig
 enum Step<'a> {
     /// It is that, or it is not time.
     Nothing,
-    /// It is that, and where its lender is has changed.
-    Note(&'a Assigned),
+    /// It is that, and where its lender is has changed, or what becomes of it in silence.
+    Note(Assigned),
     /// What is assigned is to go.
     Empty(Assigned),
     /// That has gone.
@@ -67,8 +67,8 @@ fn step<'a>(
     match (has, wanted) {
         (None, None) => Step::Nothing,
         (Some(has), Some(wanted)) if is_there && has.is_same(wanted) => {
-            let is_news = has != wanted && !wanted.addresses.is_empty();
-            if is_news { Step::Note(wanted) } else { Step::Nothing }
+            let news = has.renewed(wanted);
+            if news != *has { Step::Note(news) } else { Step::Nothing }
         }
         (Some(has), _) if is_there => Step::Empty(has.clone()),
         (Some(_), None) if phase == Phase::Vacant => Step::Emptied,
@@ -104,6 +104,10 @@ impl Domains {
         let mut is_waiting = false;
         for loan in loans {
             let Some(place) = self.places.get(&loan).filter(|place| !place.is_leaving) else { continue };
+            // What was lost is given back first, however long that takes: an event says so.
+            if place.is_lost {
+                continue;
+            }
             let wanted = block.machine(place.domain).and_then(|domain| wanted(domain, place.number));
             is_waiting |= self.follow_one(loan, wanted, agent, state);
         }
@@ -121,7 +125,7 @@ impl Domains {
         let step = step(place.assigned.as_ref(), wanted, place.phase, place.assign_at, Instant::now());
         match step {
             Step::Nothing => {}
-            Step::Note(wanted) => place.keep_place_of(wanted, state),
+            Step::Note(news) => place.keep_news(news, state),
             Step::Empty(has) => {
                 let (slot, function) = (place.name.to_string(), has.function.to_string());
                 // It is decided durably first: a node that is started meanwhile does not have it again.
@@ -172,14 +176,14 @@ impl Domains {
 
 impl Entry {
     /// Where the lender is now, for the next start: only a hint, so that the old one does where it cannot be kept.
-    fn keep_place_of(&mut self, wanted: &Assigned, state: &StateDir) {
-        let attached = Attached::Assigned(Box::new(wanted.clone()));
+    fn keep_news(&mut self, news: Assigned, state: &StateDir) {
+        let attached = Attached::Assigned(Box::new(news.clone()));
         let _ = state.set_attachment(&self.name, &Attachment { generation: self.generation, attached });
-        self.assigned = Some(wanted.clone());
+        self.assigned = Some(news);
     }
 
     /// Says what is wrong, once.
-    fn complain(&mut self, why: String) {
+    pub(super) fn complain(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             Event::SlotRefused { slot: self.name.to_string(), why: why.clone() }.say();
             self.trouble = Some(why);

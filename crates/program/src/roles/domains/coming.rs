@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use io::agent::{Agent, Edge, LoanEnd, LoanSpec};
+use node::agent::Patience;
 
 use super::{Awaited, Domains, Entry, Hold, Machine, Monitor, Phase, SURPRISE};
 use crate::cli::{NodeName, SlotName};
@@ -52,13 +53,15 @@ impl Opened {
             let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
             let decided = state.attachment(&name)?;
             let generation = decided.as_ref().map_or(0, |decided| decided.generation);
+            let is_owed = decided.as_ref().is_some_and(|it| matches!(it.attached, Attached::Owed(_)));
             let claim = match decided.map(|decided| decided.attached) {
                 None | Some(Attached::Preset) => slot.preset.as_ref().map(Claim::from),
                 Some(Attached::Nothing) => None,
-                Some(Attached::Line(line)) => Some(Claim::Line(line)),
+                Some(Attached::Line(line) | Attached::Owed(line)) => Some(Claim::Line(line)),
                 Some(Attached::Assigned(assigned)) => Some(Claim::Assigned(assigned)),
             };
             let mut place = Entry::new(name, number, slot, machine, domain.remove_after, generation);
+            place.is_lost = is_owed;
             let loan = match claim {
                 Some(claim) => place.loan(&claim, None)?,
                 None => place.vacancy(),
@@ -190,6 +193,8 @@ impl Entry {
             machine: Machine::Unseen,
             hold: Hold::Held { looked: Instant::now() },
             unused: None,
+            patience: Patience::new(base::Instant::ZERO),
+            is_lost: false,
             told_timeouts: 0,
             is_leaving: false,
             next: None,

@@ -8,6 +8,7 @@
 //! Vacant
 //!                        `-----------------detach or refused------------------------------^
 //! ```
+//! A lender that is silent for too long ends it, too ([`silence`]).
 
 mod assigning;
 mod blackouts;
@@ -16,6 +17,7 @@ mod coming;
 mod holds;
 mod machine;
 mod replaced;
+mod silence;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 use base::ids::DomainBlock;
 use io::agent::{Agent, AgentEvent, Edge, LoanSpec};
 use io::event::Event;
+use node::agent::Patience;
 use qmp::Error;
 
 use self::blackouts::Blackouts;
@@ -96,6 +99,10 @@ struct Entry {
     hold: Hold,
     /// Since when no driver has the function that is to be let go of.
     unused: Option<Instant>,
+    /// How long its lender was waited for.
+    patience: Patience,
+    /// That was too long: it is given back when its lender is heard, however long that takes.
+    is_lost: bool,
     /// Accesses without an answer that the guest has been told of, or is just being told of.
     told_timeouts: u64,
     /// It is not in the file any more.
@@ -256,7 +263,12 @@ impl Domains {
     /// When [`Domains::turn`] has something to do although nothing is readable.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let waits = |place: &Entry| {
-            let is_going = matches!(place.phase, Phase::Leaving { .. } | Phase::Returning { .. });
+            // Of what was lost an event says that it was given back.
+            let is_going = match place.phase {
+                Phase::Leaving { .. } => true,
+                Phase::Returning { .. } => !place.is_lost,
+                Phase::Vacant | Phase::Attaching | Phase::Attached => false,
+            };
             is_going || place.plug_at.is_some() || place.next.is_some()
         };
         let is_watched = |place: &Entry| {
@@ -277,6 +289,7 @@ impl Domains {
     pub(super) fn handle(&mut self, event: &AgentEvent, agent: &mut Agent, state: &StateDir) {
         match event {
             AgentEvent::Ready(loan) => self.usable(*loan, agent),
+            AgentEvent::Refused { loan, refusal } if self.lost_is_refused(*loan, refusal, agent) => {}
             AgentEvent::Refused { loan, refusal } => {
                 // Of one that is outdated the node makes the best itself.
                 if let Some(why) = super::refusal::words("the function", refusal, state.identity().id()) {
@@ -287,6 +300,7 @@ impl Domains {
             AgentEvent::GivenBack { loan, .. } => {
                 if let Some(place) = self.place(*loan) {
                     place.phase = Phase::Vacant;
+                    place.end_loss(state);
                     Event::SlotVacant { slot: place.name.to_string() }.say();
                 }
             }
@@ -298,19 +312,25 @@ impl Domains {
         self.places.get_mut(&loan)
     }
 
-    fn usable(&mut self, loan: usize, agent: &Agent) {
+    fn usable(&mut self, loan: usize, agent: &mut Agent) {
         let Some(place) = self.place(loan).filter(|place| place.phase == Phase::Attaching) else { return };
+        if place.is_lost {
+            return place.give_back(loan, agent);
+        }
         if place.is_asked_for {
             let function = agent.view().spec().loans[loan].function.clone();
             Event::SlotAttached { slot: place.name.to_string(), function }.say();
         }
         place.phase = Phase::Attached;
         place.plug_at = Some(Instant::now() + SETTLE);
+        place.patience = Patience::new(agent.view().now());
     }
 
     fn refused(&mut self, loan: usize, why: String, agent: &mut Agent, state: &StateDir) {
         let Some(place) = self.place(loan) else { return };
-        if place.phase == Phase::Attaching && !place.is_asked_for {
+        if place.is_owed() {
+            place.give_back(loan, agent);
+        } else if place.phase == Phase::Attaching && !place.is_asked_for {
             // What was decided earlier stays decided: the lender may think of it otherwise later.
             Event::SlotRefused { slot: place.name.to_string(), why: why.clone() }.say();
             place.trouble = Some(why);
@@ -359,7 +379,9 @@ impl Domains {
                         place.phase = Phase::Leaving { since, surprised: true };
                     }
                 }
-                Phase::Returning { since, abandoned: false } if since.elapsed() >= GIVE_BACK => {
+                Phase::Returning { since, abandoned: false }
+                    if !place.is_lost && since.elapsed() >= GIVE_BACK =>
+                {
                     Event::SlotAbandoned { slot: place.name.to_string() }.say();
                     place.phase = Phase::Returning { since, abandoned: true };
                     agent.abandon(loan);
@@ -368,6 +390,7 @@ impl Domains {
             }
         }
         self.follow_changes(agent, state);
+        self.look_after_lenders(agent, state);
         self.look_after_machines(agent);
         self.hold_machines(agent);
         self.report_timeouts(agent);
@@ -644,6 +667,8 @@ impl Domains {
     /// The machine is to let go of what is attached, and then it is given back.
     fn take_out(&mut self, loan: usize, agent: &mut Agent) {
         let Some(place) = self.places.get_mut(&loan) else { return };
+        // The slot is wanted for something else: nobody waits any longer for the lender of what was lost than for others.
+        place.is_lost = false;
         if matches!(place.phase, Phase::Attaching | Phase::Attached) {
             place.trouble = None;
             let was_plugging = place.awaited.plug;
@@ -700,6 +725,7 @@ impl Domains {
         let by_hand = !self.monitors.contains_key(&place.domain);
         SlotReport {
             state: match place.phase {
+                Phase::Attaching if place.is_owed() => SlotState::Returning,
                 Phase::Vacant => SlotState::Vacant,
                 Phase::Attaching => SlotState::Attaching,
                 Phase::Attached => SlotState::Attached,
@@ -726,10 +752,11 @@ impl Entry {
     fn loan(&mut self, claim: &Claim, listener: Option<UnixListener>) -> Result<LoanSpec, Failure> {
         let path = self.slot.socket.clone();
         let listener = match listener {
-            Some(listener) => listener,
-            None => socket::bind(&path, &self.slot.access)?,
+            // Nobody is to have what is owed.
+            None if self.is_lost => None,
+            None => Some(socket::bind(&path, &self.slot.access)?),
+            some => some,
         };
-        let listener = Some(listener);
         self.phase = Phase::Attaching;
         self.machine = Machine::Unseen;
         self.await_nothing();

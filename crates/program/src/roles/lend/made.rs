@@ -83,7 +83,8 @@ pub(in crate::roles) fn loan(
     let title = Title::Entry { generation: LoanGeneration(0), slot: 0 };
     let first = LoanConfig::by(title, number, LoanEnd::Lend(lent));
     let group = row.made.shape.group.unwrap_or(device.group);
-    Ok(LoanSpec { function: function.to_string(), config: LoanConfig { group, tenancy, ..first } })
+    let config = LoanConfig { group, tenancy, ..first };
+    Ok(LoanSpec { function: function.to_string(), config, hold: None })
 }
 
 /// Whether a loan is of a function that a manager has made.

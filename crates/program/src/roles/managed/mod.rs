@@ -434,17 +434,6 @@ impl Managed {
         let spec = &agent.view().spec().loans[loan];
         let is_news = spec.lent().is_some_and(|lent| lent.entry != Some(entry));
         let (function, generation) = (spec.function.clone(), row.generation.0);
-        if let Holder::Assigned(to) = row.holder
-            && to.group != spec.config.group
-            && is_news
-        {
-            let (asked, own) = (to.group, spec.config.group);
-            let why = format!(
-                "the manager has assigned it in group {asked}, and this node lends it in group {own}: nobody gets it \
-                 before it is assigned in that group"
-            );
-            Event::DecisionUnfit { function: function.clone(), why }.say();
-        }
         if is_news {
             Event::FunctionManaged { function, generation, what: what_of(&row) }.say();
         }
@@ -562,10 +551,8 @@ pub(super) fn entry_of(row: &Row) -> Option<Entry> {
         node: it.borrower,
         domain: it.place.domain,
         slot: it.place.slot,
-        hold: match it.on_silence {
-            manager::model::OnSilence::Hold { seconds } => Duration::from_secs(seconds.into()),
-            manager::model::OnSilence::Remove => Duration::ZERO,
-        },
+        group: it.group,
+        hold: it.on_silence.hold(),
     };
     let holder = match row.holder {
         Holder::Nobody => node::Holder::Nobody,
@@ -692,7 +679,8 @@ mod tests {
         }
         let function = FunctionKey { node: NodeId::numbered(7), number: 0 };
         let (lender, generation, group) = (PublicKey([1; 32]), LoanGeneration(1), Group::DEFAULT);
-        let presets = vec![Preset { place, function, lender, generation, group }];
+        let presets =
+            vec![Preset { place, function, lender, generation, group, on_silence: OnSilence::default() }];
         kept.apply(&Change::Presets { id: PresetsId { epoch: 1, index: 1 }, presets });
         let expected: BTreeSet<NodeId> = [4, 5, 7].map(NodeId::numbered).into();
         assert_eq!(assigned(&kept), expected);

@@ -92,6 +92,7 @@ fn assigned(placed: &Placed) -> Option<Assigned> {
         group: preset.group,
         lender: Lender { key, domain: *domain },
         function: name,
+        on_silence: preset.on_silence,
         addresses,
     })
 }

@@ -14,7 +14,7 @@ use super::super::managed::Managed;
 use super::super::signals::{Hangup, Hangups, Signals};
 use super::ending::Ending;
 use super::said::Said;
-use super::{Node, Reload};
+use super::{Node, Reload, Silences};
 use crate::cli::NodeName;
 use crate::control::ControlServer;
 use crate::exit::Failure;
@@ -142,6 +142,7 @@ impl Node {
             signals,
             ending: Ending::default(),
             said: Said::new(),
+            silences: Silences::default(),
             starts: true,
             returned: BTreeMap::new(),
             is_kept: true,

@@ -47,7 +47,7 @@ impl About {
             place,
             life: loan.config.life,
             function: loan.function.clone(),
-            group: loan.config.group.0,
+            group: loan.zone().0,
             is_lent: loan.lent().is_some(),
             peer,
             has_twin: view.sightings().any(is_twin),

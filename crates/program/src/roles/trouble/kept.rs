@@ -8,7 +8,9 @@ use base::ids::NodeId;
 use base::times::HOLD;
 use io::event::Event;
 
-use super::{Names, SILENCE, Spoken, clock};
+use base::times::PEER_VERDICT;
+
+use super::{Names, Spoken, clock};
 
 /// A function that a node has not given back, and has no stream of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +48,7 @@ impl Watch {
             let [begun, over] = &mut of_its.1;
             if it.silence >= HOLD {
                 over.extend(self.0.ends(&it.function, now).map(|()| it.function.clone()));
-            } else if it.silence >= SILENCE && self.0.begins(&it.function, now, ()) {
+            } else if it.silence >= PEER_VERDICT && self.0.begins(&it.function, now, ()) {
                 begun.push(it.function.clone());
             }
         }

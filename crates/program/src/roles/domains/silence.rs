@@ -1,0 +1,135 @@
+//! Functions of lenders that are silent for longer than they are waited for.
+//!
+//! The guest loses the function, as one that is pulled out, and the loan ends here. The lender hears of it when it is
+//! heard again, however long that takes: until then the slot is returning. What a manager has assigned is attached anew
+//! then, since it is still assigned; what a line has attached is gone for good, which is durable before anything follows.
+
+use std::time::{Duration, Instant};
+
+use io::agent::Agent;
+use io::event::Event;
+use node::Refusal;
+
+use super::{Domains, Entry, Phase, Task};
+use crate::config::Slot;
+use crate::line::Line;
+use crate::state_dir::StateDir;
+use crate::state_dir::slot::{Attached, Attachment};
+
+impl Domains {
+    /// Ends the loans of lenders that were silent for as long as they are waited for.
+    pub(super) fn look_after_lenders(&mut self, agent: &mut Agent, state: &StateDir) {
+        let mut lost = Vec::new();
+        {
+            let view = agent.view();
+            for (loan, (_, cells)) in view.loans().enumerate() {
+                let Some(place) = self.places.get_mut(&loan) else { continue };
+                let Some(hold) = place.hold_time() else { continue };
+                let (silence, listens) = (view.silence(cells), view.card.running);
+                if let Some(waited) = place.patience.look(view.now(), silence, listens, hold)
+                    && place.phase == Phase::Attached
+                    && !place.is_leaving
+                {
+                    lost.push((loan, waited));
+                }
+            }
+        }
+        lost.into_iter().for_each(|(loan, waited)| self.lose(loan, waited, agent, state));
+    }
+
+    /// The function is pulled out of its machine, and given back as soon as its lender is heard.
+    fn lose(&mut self, loan: usize, waited: Duration, agent: &mut Agent, state: &StateDir) {
+        let function = agent.view().spec().loans[loan].function.clone();
+        let Some(place) = self.places.get_mut(&loan) else { return };
+        if let Err(why) = place.decide_to_lose(state) {
+            // It is tried again at each look.
+            return place.complain(why);
+        }
+        let (slot, silent_s) = (place.name.to_string(), waited.as_secs());
+        let then = if place.assigned.is_some() {
+            "and attached again when its lender is heard, as long as it is assigned"
+        } else {
+            "for good; its lender gets to know when it is heard"
+        };
+        Event::SlotLost { slot, function: function.clone(), silent_s, then }.say();
+        place.trouble =
+            Some(format!("the lender of {function} was silent for {silent_s} s: it is taken out, {then}"));
+        place.is_lost = true;
+        let was_plugging = place.awaited.plug;
+        place.await_nothing();
+        agent.set_present(loan, false);
+        agent.close_edge(loan);
+        if agent.has_guest(loan) || was_plugging {
+            place.phase = Phase::Leaving { since: Instant::now(), surprised: true };
+            place.unused = None;
+            if let Some(monitor) = self.monitors.get(&place.domain) {
+                monitor.order(place.subject(loan), Task::Unplug(place.plug()));
+                place.awaited.unplug = true;
+            }
+        } else {
+            place.give_back(loan, agent);
+        }
+    }
+
+    /// The lender of what was lost says something else than that it is there. True if that is all there is to it.
+    pub(super) fn lost_is_refused(&mut self, loan: usize, refusal: &Refusal, agent: &mut Agent) -> bool {
+        let Some(place) = self.places.get_mut(&loan).filter(|place| place.is_owed()) else { return false };
+        // It may only not be there yet; else it is not this node's any more.
+        if !matches!(refusal, Refusal::NotLent | Refusal::NoRoom) {
+            place.give_back(loan, agent);
+        }
+        true
+    }
+}
+
+impl Entry {
+    /// For how long its lender is waited for; `None`: for ever.
+    fn hold_time(&self) -> Option<Duration> {
+        let on_silence = match &self.assigned {
+            Some(assigned) => Some(assigned.on_silence),
+            None => self.slot.on_silence,
+        };
+        on_silence.map(|it| it.hold())
+    }
+
+    /// What was lost in an earlier life of the node is taken only to be given back.
+    pub(super) fn is_owed(&self) -> bool {
+        self.is_lost && self.phase == Phase::Attaching
+    }
+
+    fn decide_to_lose(&mut self, state: &StateDir) -> Result<(), String> {
+        let kept = match &self.assigned {
+            Some(assigned) => Attached::Assigned(Box::new(assigned.clone())),
+            None => {
+                let before = state.attachment(&self.name).map_err(|error| error.to_string())?;
+                let Some(line) = line_of(before, &self.slot) else { return Ok(()) };
+                Attached::Owed(Box::new(line))
+            }
+        };
+        self.decide(kept, state).map_err(|failure| failure.message().to_owned())
+    }
+
+    /// What was lost was given back, or is nobody's to give.
+    pub(super) fn end_loss(&mut self, state: &StateDir) {
+        if !std::mem::take(&mut self.is_lost) {
+            return;
+        }
+        self.trouble = None;
+        if self.assigned.is_none()
+            && let Err(failure) = self.decide(Attached::Nothing, state)
+        {
+            // The next start asks its lender once more, and hears that there is nothing to give back.
+            let slot = self.name.to_string();
+            Event::SlotUndecided { slot, error: failure.message().to_owned() }.say();
+        }
+    }
+}
+
+/// By which line something is attached to a slot, if it is by one.
+fn line_of(decided: Option<Attachment>, slot: &Slot) -> Option<Line> {
+    match decided.map(|decided| decided.attached) {
+        None | Some(Attached::Preset) => slot.preset.clone(),
+        Some(Attached::Line(line) | Attached::Owed(line)) => Some(*line),
+        Some(Attached::Nothing | Attached::Assigned(_)) => None,
+    }
+}
