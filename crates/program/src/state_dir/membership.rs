@@ -24,6 +24,8 @@ use super::file::{Named, read_long_value, write_value};
 use super::{StateDir, StateError, made};
 
 const FABRIC: &str = "fabric";
+/// While what managers of the fabric before have told is there still.
+const CHANGES: &str = "fabric.changes";
 const CERTIFICATE: &str = "certificate";
 const EPOCH: &str = "managed.epoch";
 const SLOTS: &str = "managed.slots";
@@ -137,12 +139,18 @@ impl StateDir {
     /// The system said no.
     pub fn set_membership(&self, membership: &Membership) -> Result<(), StateError> {
         let is_other = self.membership()?.is_none_or(|before| before.fabric != membership.fabric);
+        // Who dies meanwhile joins again, and then goes on here.
+        if !is_other && self.read_json::<bool>(CHANGES, "it says nothing")?.is_none() {
+            return self.write_json(FABRIC, membership);
+        }
+        self.write_json(CHANGES, &true)?;
         self.write_json(FABRIC, membership)?;
         // Afterwards: what is left of another one opens nothing that it should not.
-        for name in is_other.then(|| self.names(ROW_PREFIX)).transpose()?.into_iter().flatten() {
+        for name in self.names(ROW_PREFIX)? {
             self.remove(&name)?;
         }
-        if is_other { self.disown_made() } else { Ok(()) }
+        self.disown_made()?;
+        self.remove(CHANGES)
     }
 
     /// What managers have told the node, as is durable.
@@ -310,6 +318,22 @@ mod tests {
         assert_eq!(state.managed().unwrap(), kept);
         state.set_membership(&membership(2)).unwrap();
         assert_eq!(state.managed().unwrap(), Kept::default());
+    }
+
+    #[test]
+    fn who_dies_while_it_changes_its_fabric_goes_on_when_it_joins_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        state.set_membership(&membership(1)).unwrap();
+        state.keep_managed(&Change::Epoch(4)).unwrap();
+        // As far as it had come.
+        state.write_json(CHANGES, &true).unwrap();
+        state.write_json(FABRIC, &membership(2)).unwrap();
+        state.set_membership(&membership(2)).unwrap();
+        assert_eq!(state.managed().unwrap(), Kept::default(), "nothing of the one before");
+        state.keep_managed(&Change::Epoch(4)).unwrap();
+        state.set_membership(&membership(2)).unwrap();
+        assert_eq!(state.managed().unwrap().epoch, 4, "it is the same one");
     }
 
     #[test]
