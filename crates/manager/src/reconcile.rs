@@ -73,7 +73,8 @@ impl<'a> Judge<'a> {
 
     /// What follows from all that a node lends.
     pub(crate) fn inventory(mut self, functions: &[Reported], made: Option<&MadeSaid>) -> Verdict {
-        if functions.len() > FUNCTIONS_PER_NODE_MAX {
+        let listed = made.map_or(0, |said| said.list.functions.len());
+        if functions.len() > FUNCTIONS_PER_NODE_MAX || listed > MADE_PER_NODE_MAX {
             self.alarm(Alarm::TooMany { most: FUNCTIONS_PER_NODE_MAX });
             return self.verdict;
         }
@@ -112,6 +113,9 @@ impl<'a> Judge<'a> {
         let known = self.state.making(self.node);
         match (known, said) {
             (None, None) => {}
+            (Some(known), Some(said)) if known.lacks(&said.list) => {
+                self.verdict.news.push(News::MadeAdopted { list: said.list.clone() });
+            }
             (known, Some(said)) if known.is_none_or(|known| known.id < said.list.id) => {
                 if self.is_believed(said) {
                     self.verdict.news.push(News::MadeAdopted { list: said.list.clone() });
@@ -482,7 +486,9 @@ fn is_deleted(function: &Function, list: &MadeList) -> bool {
 
 /// What a node says at length is kept in short.
 fn shortened(said: &Unmade) -> Unmade {
-    Unmade { name: said.name.clone(), why: said.why.chars().take(WHY_MAX).collect() }
+    // It is shown in a terminal.
+    let why = said.why.chars().map(|it| if it.is_control() { ' ' } else { it }).take(WHY_MAX).collect();
+    Unmade { name: said.name.clone(), why }
 }
 
 /// Whether nobody can have given this generation.

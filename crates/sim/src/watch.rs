@@ -221,6 +221,7 @@ impl<'w> Watch<'w> {
 
     /// A card begins to be heard.
     pub(crate) fn listen(&mut self, now: u64, node: usize, card: &Card<'_>) {
+        self.verdicts.card_began(now, node);
         for (loan, end) in self.ends[node].loans.iter_mut().enumerate() {
             card.stream(loan).receiver().watch_accepted();
             end.liveness.started(now);

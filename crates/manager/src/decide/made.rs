@@ -76,6 +76,10 @@ pub(super) fn delete(state: &State, name: &FunctionName) -> Result<Outcome, Refu
         return Err(super::assign::taken(state, name, function.loan));
     }
     check_open(state)?;
+    // It may have made others since, and somebody may have this one: what is told it drops all that is not listed.
+    if !state.is_heard(lender.id) && !canary::is_off(Rule::HearFirst) {
+        return Err(Refusal::Unheard { node: name.node.clone() });
+    }
     let change = Change::FunctionDeleted { node: lender.id, name: name.function.clone() };
     Ok((Some(change), answer(lender, name, next_id(state), false)))
 }

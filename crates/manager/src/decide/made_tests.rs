@@ -1,7 +1,7 @@
 use base::ids::Group;
 
 use super::*;
-use crate::model::{FUNCTIONS_PER_NODE_MAX, MadeId, Making, Unmade};
+use crate::model::{FUNCTIONS_PER_NODE_MAX, MADE_PER_NODE_MAX, MadeId, Making, Unmade};
 use crate::report::{Holder, MadeSaid};
 use crate::testing::{
     T0, assign, by, delete, fabric, function_name, learn, learn_all, make, name, node_id, reported,
@@ -183,6 +183,47 @@ fn a_newer_list_of_a_lender_counts_after_a_restore_only() {
     learn_all(&mut old, 1, &functions, Some(&said));
     assert_eq!(making(&old).list(), said.list);
     assert!(making(&old).is_applied() && making(&old).functions[&name("fast")].is_made);
+}
+
+/// A restored manager does not know what its lender has made since, nor who has it.
+#[test]
+fn nothing_of_a_lender_that_was_not_heard_is_deleted_after_a_restore() {
+    let mut state = fabric();
+    run(&mut state, by("op", 100, make("store/fast", 4)));
+    begin(&mut state, 65_537, true);
+    run(&mut state, by("root", 101, Command::EndRestore { anyway: true }));
+    let why = told(&state, delete("store/fast"));
+    assert!(why.contains("store"), "{why}");
+    assert!(matches!(decide(&state, T0, &by("op", 900, delete("store/fast"))), Err(Refusal::Unheard { .. })));
+}
+
+/// What a node brings from another fabric is there beside what was asked for before it was heard.
+#[test]
+fn what_a_lender_has_brought_is_not_dropped_by_what_was_made_before_it_was_heard() {
+    let mut state = fabric();
+    run(&mut state, by("op", 100, make("store/new", 4)));
+    let shape = making(&state).functions[&name("new")].shape.clone();
+    let old = MadeId { epoch: 0, index: 0 };
+    let made =
+        |number| crate::model::Made { name: name(&format!("old{number}")), id: old, shape: shape.clone() };
+    let list = |count| crate::model::MadeList { id: old, functions: (0..count).map(made).collect() };
+    let own = [reported(0, 0, Holder::Nobody), reported(1, 0, Holder::Nobody)];
+    let before = making(&state).id;
+    for _ in 0..2 {
+        let said = MadeSaid { list: list(2), is_done: true, refused: vec![] };
+        learn_all(&mut state, 1, &own, Some(&said));
+        let listed: Vec<&str> = making(&state).functions.keys().map(Name::as_str).collect();
+        assert_eq!(listed, ["new", "old0", "old1"]);
+    }
+    let now = making(&state);
+    assert!(now.id > before && now.functions[&name("old0")].id == old && !now.is_applied());
+    // No more than there is room for, and a list of more than that is none.
+    let said = MadeSaid { list: list(MADE_PER_NODE_MAX), is_done: true, refused: vec![] };
+    learn_all(&mut state, 1, &own, Some(&said));
+    assert_eq!(making(&state).functions.len(), MADE_PER_NODE_MAX);
+    let full = making(&state).id;
+    learn_all(&mut state, 1, &own, Some(&said));
+    assert_eq!(making(&state).id, full, "nothing comes of saying it again");
 }
 
 fn begin(state: &mut State, epoch: u64, restored: bool) {

@@ -2,7 +2,7 @@ use base::ids::NodeId;
 
 use super::*;
 use crate::command::Command;
-use crate::model::{Limits, MadeList, Unmade};
+use crate::model::{Limits, MADE_PER_NODE_MAX, Made, MadeId, MadeList, Unmade};
 use crate::report::{Holder, MadeSaid, Report, Reported, Said};
 use crate::testing::{
     T0, assign, by, delete, fabric, function_name, identity, make, name, node_id, reported, reported_made,
@@ -159,4 +159,18 @@ fn what_was_decided_of_a_function_that_was_away_is_not_done() {
     rig.say(&[], None);
     let overtaken = |ticket| (ticket, Ok(Progress::Overtaken));
     assert_eq!(answers(&rig.all()), [overtaken(1), overtaken(3)]);
+}
+
+/// A node that lies about what it was told to make ends nobody.
+#[test]
+fn a_list_that_is_too_long_is_no_list() {
+    let mut rig = Rig::new();
+    let Command::MakeFunction { shape, .. } = make("store/fast", 4) else { unreachable!() };
+    let id = MadeId { epoch: 0, index: 0 };
+    let made = |number| Made { name: name(&format!("f{number}")), id, shape: shape.clone() };
+    let functions = (0..=MADE_PER_NODE_MAX).map(made).collect();
+    rig.say(&[], done(&MadeList { id, functions }, vec![]));
+    let alarmed = |effect: &Effect| format!("{effect:?}").contains("TooMany");
+    assert!(rig.all().iter().any(alarmed));
+    assert_eq!(rig.manager.state().making(store()), None);
 }

@@ -144,6 +144,16 @@ impl Making {
         }
     }
 
+    /// Whether a lender that has come from another fabric has functions of which nothing was decided here: that somebody
+    /// has made another one before it was heard deletes none of them.
+    pub(crate) fn lacks(&self, list: &MadeList) -> bool {
+        let is_unknown =
+            |it: &Made| !self.functions.contains_key(&it.name) && !self.leaving.contains_key(&it.name);
+        let has_room = self.functions.len() + self.leaving.len() < MADE_PER_NODE_MAX;
+        let is_of_before = list.id.epoch == 0 && self.applied.is_none();
+        is_of_before && has_room && list.functions.iter().any(is_unknown)
+    }
+
     /// Whether its lender has applied what is decided.
     pub fn is_applied(&self) -> bool {
         self.applied == Some(self.id)

@@ -5,7 +5,7 @@ use base::ids::NodeId;
 use super::{Corruption, State};
 use crate::canary::{self, Rule};
 use crate::model::{
-    FunctionName, Loan, MADE_PER_NODE_MAX, MadeId, MadeList, Making, Name, Refused, Shape, UNMADE_MAX,
+    FunctionName, Loan, MADE_PER_NODE_MAX, Made, MadeId, MadeList, Making, Name, Refused, Shape, UNMADE_MAX,
     Unmade, Wanted,
 };
 
@@ -97,19 +97,34 @@ impl State {
     }
 
     pub(super) fn adopt_made(&mut self, node: NodeId, list: &MadeList) -> Result<(), Corruption> {
-        if self.making(node).is_some_and(|known| known.id >= list.id) {
-            return Err(Corruption::Making(node));
-        }
         if list.functions.len() > MADE_PER_NODE_MAX {
             return Err(Corruption::TooMany("functions"));
         }
+        if self.making(node).is_some_and(|known| known.lacks(list)) {
+            return self.add_made(node, list);
+        }
+        if self.making(node).is_some_and(|known| known.id >= list.id) {
+            return Err(Corruption::Making(node));
+        }
         // What of it the lender could not make it says next.
-        let wanted = |it: &crate::model::Made| {
-            (it.name.clone(), Wanted { id: it.id, shape: it.shape.clone(), is_made: false })
-        };
+        let wanted =
+            |it: &Made| (it.name.clone(), Wanted { id: it.id, shape: it.shape.clone(), is_made: false });
         let functions = list.functions.iter().map(wanted).collect();
         let making = Making { functions, version: self.index, ..Making::new(list.id) };
         self.making.insert(node, making);
+        Ok(())
+    }
+
+    /// What a lender has brought with it is listed beside what was decided here, as far as there is room.
+    fn add_made(&mut self, node: NodeId, list: &MadeList) -> Result<(), Corruption> {
+        let making = self.change_making(node);
+        for Made { name, id, shape } in &list.functions {
+            let is_known = making.functions.contains_key(name) || making.leaving.contains_key(name);
+            if !is_known && making.functions.len() + making.leaving.len() < MADE_PER_NODE_MAX {
+                let wanted = Wanted { id: *id, shape: shape.clone(), is_made: false };
+                making.functions.insert(name.clone(), wanted);
+            }
+        }
         Ok(())
     }
 }

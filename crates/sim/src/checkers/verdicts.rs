@@ -18,6 +18,8 @@ pub(crate) type RailOf = (usize, u8);
 pub(crate) struct Verdicts {
     /// Until when something that another node had sent there, or was sent from there to it, was lost, harmed or late.
     troubled: BTreeMap<(RailOf, usize), u64>,
+    /// By node: when its present card began.
+    began: BTreeMap<usize, u64>,
 }
 
 impl Verdicts {
@@ -27,6 +29,20 @@ impl Verdicts {
             let known = self.troubled.entry(key).or_default();
             *known = until.max(*known);
         }
+    }
+
+    /// A card of `node` begins.
+    pub(crate) fn card_began(&mut self, now: u64, node: usize) {
+        self.began.insert(node, now);
+    }
+
+    /// Whether a card of `peer` has begun since then and may have had something late on another rail. It answers that,
+    /// and not what was sent with it and came in time: then nobody was there.
+    fn may_have_missed(&self, since: u64, peer: usize, (node, rail): RailOf) -> bool {
+        let began = self.began.get(&peer).copied().filter(|began| *began >= since);
+        let is_other = |key: &(RailOf, usize)| key.0.0 == peer && key.0.1 != rail && key.1 == node;
+        let is_late = |began| self.troubled.iter().any(|(key, at)| is_other(key) && *at >= began);
+        began.is_some_and(is_late)
     }
 
     /// `node` says that it has no answer on a rail of somebody who is one of `peers`, whose rails it takes to be so far
@@ -40,7 +56,7 @@ impl Verdicts {
     ) -> Verdict {
         let since = now.saturating_sub(QUESTIONS * (ASKED_AGAIN + 2 * round_trip));
         let is_lossy = |peer: usize| self.troubled.get(&((peer, rail), node)).is_some_and(|at| *at >= since);
-        if peers.into_iter().any(is_lossy) {
+        if peers.into_iter().any(|peer| is_lossy(peer) || self.may_have_missed(since, peer, (node, rail))) {
             return Ok(());
         }
         Err(format!(
@@ -85,6 +101,21 @@ mod tests {
         says(1_401, 2, 1, 0).unwrap_err();
         says(1_000, 2, 3, 0).unwrap_err();
         says(1_000, 1, 1, 0).unwrap_err();
+    }
+
+    #[test]
+    fn a_card_that_has_just_begun_may_answer_what_came_late_elsewhere_and_nothing_else() {
+        let mut rails = Verdicts::default();
+        rails.card_began(1_000 * MS, 0);
+        let says = |rails: &Verdicts, now| rails.says_of_peer(now * MS, 0, (2, 1), [0]);
+        says(&rails, 1_003).unwrap_err();
+        // What another node has sent tells nothing, nor what came before the card began.
+        rails.trouble(1_002 * MS, (1, 0), (0, 0));
+        rails.trouble(999 * MS, (2, 0), (0, 0));
+        says(&rails, 1_003).unwrap_err();
+        rails.trouble(1_002 * MS, (2, 0), (0, 0));
+        says(&rails, 1_003).unwrap();
+        says(&rails, 1_401).unwrap_err();
     }
 
     #[test]
