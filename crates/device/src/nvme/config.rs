@@ -105,7 +105,7 @@ pub struct MadeFunction {
 pub enum MadeNamespace {
     /// One of its own, which comes and goes with it.
     Own {
-        /// First byte on the medium, if there is room; otherwise it lies where there is some.
+        /// First byte on the medium: it lies there, or there is none.
         start: u64,
         /// Bytes: whole blocks of the drive.
         bytes: u64,

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 
 use node::{DriveCells, DriveConfig, MadeFunction};
@@ -24,6 +25,27 @@ impl Zeroing {
             Err(TryRecvError::Disconnected) => Some(Err(io::Error::other("the thread for it has ended"))),
         }
     }
+}
+
+/// Does both in a thread, the second one if the first one went well: how that went, and how the second one did, which
+/// is told first.
+pub(super) fn zero_in_thread(
+    zero: impl FnOnce() -> io::Result<()> + Send + 'static,
+    sync: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> io::Result<(Zeroing, Receiver<io::Result<()>>)> {
+    let (tell, told) = mpsc::channel();
+    let (tell_synced, synced) = mpsc::channel();
+    let run = move || {
+        let done = zero().and_then(|()| {
+            let done = sync();
+            // Nobody asks any more where the node has ended.
+            let _ = tell_synced.send(done.as_ref().map(|()| ()).map_err(|error| error.kind().into()));
+            done
+        });
+        let _ = tell.send(done);
+    };
+    std::thread::Builder::new().name("causeway-zero".to_owned()).spawn(run)?;
+    Ok((Zeroing(told), synced))
 }
 
 impl Agent {
@@ -58,21 +80,19 @@ impl Agent {
         Ok(())
     }
 
-    /// Has a part of a drive's image read as zeroes that no namespace has.
+    /// Has a part of a drive's image read as zeroes that no namespace has, durably: that is the first thing that counts
+    /// of a function which is lent there. What the disk could not keep meanwhile may be somebody else's: the drive has
+    /// lost it then, as with any other flush.
     ///
     /// # Errors
-    /// There is no such drive, or the system has no descriptor or thread for it.
-    pub fn zero_beside(&self, drive: usize, start: u64, bytes: u64) -> io::Result<Zeroing> {
+    /// There is no such drive, or it is being done there, or the system has no descriptor or thread for it.
+    pub fn zero_beside(&mut self, drive: usize, start: u64, bytes: u64) -> io::Result<Zeroing> {
         let spec = self.spec.drive(drive).ok_or(io::ErrorKind::NotFound)?;
-        let image = Image::from_fd(spec.image.as_fd().try_clone_to_owned()?)?;
+        let image = Arc::new(Image::from_fd(spec.image.as_fd().try_clone_to_owned()?)?);
         self.note_zeroing(drive);
-        let (tell, told) = mpsc::channel();
-        let zero = move || {
-            // Nobody asks any more where the node has ended.
-            let _ = tell.send(image.zero(start, bytes, true));
-        };
-        std::thread::Builder::new().name("causeway-zero".to_owned()).spawn(zero)?;
-        Ok(Zeroing(told))
+        let zeroed = Arc::clone(&image);
+        let zero = move || zeroed.zero(start, bytes, true);
+        self.images.zero_beside(drive, || zero_in_thread(zero, move || image.sync_all()))
     }
 
     /// As long as that goes on, and when it is over: the time stamp of the image is this node's doing.

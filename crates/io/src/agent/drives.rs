@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use node::Limit;
 
+use super::divide::Zeroing;
 use super::{Agent, AgentEvent, DriveSpec, LoanEnd, Withdrawn};
 use crate::card::lost_by;
 use crate::event::Event;
@@ -63,6 +64,8 @@ pub(super) struct Seen {
     cleared: u64,
     /// It is being made durable by a thread, which says here how that went.
     syncing: Option<Receiver<io::Result<()>>>,
+    /// The same, after a part of it is made to read as zeroes.
+    zeroing: Option<Receiver<io::Result<()>>>,
 }
 
 impl Images {
@@ -87,6 +90,21 @@ impl Images {
     /// Whether that is being done.
     pub(super) fn is_syncing(&self, place: usize) -> bool {
         self.seen.get(place).is_some_and(|seen| seen.syncing.is_some())
+    }
+
+    /// Begins to make a part of the image in this place read as zeroes, unless another one is.
+    pub(super) fn zero_beside(
+        &mut self,
+        place: usize,
+        begin: impl FnOnce() -> io::Result<(Zeroing, Receiver<io::Result<()>>)>,
+    ) -> io::Result<Zeroing> {
+        let seen = &mut self.seen[place];
+        if !seen.is_zeroed(Duration::ZERO) {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let (zeroing, synced) = begin()?;
+        seen.zeroing = Some(synced);
+        Ok(zeroing)
     }
 
     /// The drive in this place goes: what is known of its image.
@@ -145,14 +163,12 @@ impl Seen {
     /// Whether no thread makes the image durable any more. What it has met is only known from there: the kernel tells
     /// it once.
     fn is_synced(&mut self, patience: Duration) -> bool {
-        let Some(syncing) = &self.syncing else { return true };
-        match syncing.recv_timeout(patience) {
-            Err(RecvTimeoutError::Timeout) => return false,
-            Err(RecvTimeoutError::Disconnected) | Ok(Ok(())) => {}
-            Ok(Err(_)) => self.has_lost = true,
-        }
-        self.syncing = None;
-        true
+        is_over(&mut self.syncing, &mut self.has_lost, patience)
+    }
+
+    /// The same of one that makes a part of it read as zeroes.
+    fn is_zeroed(&mut self, patience: Duration) -> bool {
+        is_over(&mut self.zeroing, &mut self.has_lost, patience)
     }
 
     /// What became of `drive`, of which no card asks anything any more; `goes_on`: unless one does after all.
@@ -167,6 +183,10 @@ impl Seen {
         let synced = self.sync(spec);
         last_writes.end_flush(drive, synced.is_ok());
         self.is_synced(QUICK);
+        if self.zeroing.is_some() {
+            self.is_zeroed(QUICK);
+            last_writes.note(drive);
+        }
         // A card that still has a flush under way may be told in our place; the witness is told in any case.
         self.has_lost |= self.witness.as_ref().is_some_and(Witness::has_lost);
         // Or has told the card, which nobody has heard since.
@@ -185,6 +205,18 @@ impl Seen {
         }
         DriveEnd { synced, has_lost: self.has_lost, identity, is_altered }
     }
+}
+
+/// Whether a thread that makes an image durable has ended; if it has met an error, something is lost.
+fn is_over(thread: &mut Option<Receiver<io::Result<()>>>, has_lost: &mut bool, patience: Duration) -> bool {
+    let Some(told) = thread else { return true };
+    match told.recv_timeout(patience) {
+        Err(RecvTimeoutError::Timeout) => return false,
+        Err(RecvTimeoutError::Disconnected) | Ok(Ok(())) => {}
+        Ok(Err(_)) => *has_lost = true,
+    }
+    *thread = None;
+    true
 }
 
 /// Makes an image durable in a thread: how that went.
@@ -216,7 +248,13 @@ impl Agent {
     fn look_at_image(&mut self, drive: usize) -> Option<AgentEvent> {
         let (spec, seen) = (self.spec.drives[drive].as_ref()?, &mut self.images.seen[drive]);
         let had_lost = seen.has_lost;
-        if seen.syncing.is_some() && seen.is_synced(Duration::ZERO) && seen.has_lost && !had_lost {
+        seen.is_synced(Duration::ZERO);
+        if seen.zeroing.is_some() {
+            seen.is_zeroed(Duration::ZERO);
+            // That time stamp is this node's doing.
+            self.spec.last_writes.note(drive);
+        }
+        if seen.has_lost && !had_lost {
             self.push_of_drive(drive, ToDrive::Fault);
             return None;
         }
@@ -436,6 +474,7 @@ impl Agent {
 
 #[cfg(test)]
 mod tests {
+    use super::super::divide::zero_in_thread;
     use super::*;
 
     /// Nothing waits for a disk that hangs, and what it says at last is known.
@@ -449,5 +488,35 @@ mod tests {
         // A thread says how it went.
         let told = sync_in_thread(crate::memory::create("image", 4096).unwrap()).unwrap();
         assert!(told.recv_timeout(Duration::from_secs(20)).unwrap().is_ok());
+    }
+
+    /// What reads as zeroes is durable when that is said, and what the disk could not keep is known to the drive.
+    #[test]
+    fn a_part_that_reads_as_zeroes_is_made_durable() {
+        let failed = || io::Error::from(io::ErrorKind::StorageFull);
+        for (zeroed, synced, is_lost) in [(true, true, false), (true, false, true), (false, true, false)] {
+            let answer = move |is_well: bool| if is_well { Ok(()) } else { Err(failed()) };
+            let mut images = Images { seen: vec![Seen::default()], look_at: None };
+            let (go, wait) = mpsc::channel::<()>();
+            let zero = move || {
+                wait.recv().unwrap();
+                answer(zeroed)
+            };
+            let begin = || zero_in_thread(zero, move || answer(synced));
+            let zeroing = images.zero_beside(0, begin).unwrap();
+            let other = images.zero_beside(0, || zero_in_thread(|| Ok(()), || Ok(())));
+            assert_eq!(other.err().map(|error| error.kind()), Some(io::ErrorKind::ResourceBusy));
+            assert!(zeroing.poll().is_none());
+            go.send(()).unwrap();
+            let done = loop {
+                match zeroing.poll() {
+                    Some(done) => break done,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!(done.is_ok(), zeroed && synced);
+            assert!(images.seen[0].is_zeroed(Duration::from_secs(20)));
+            assert_eq!(images.has_lost(0), is_lost);
+        }
     }
 }

@@ -4,8 +4,8 @@ use base::ledger::{Cell, Layout};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::contains;
-use crate::nvme::Config;
 use crate::nvme::admin::features;
+use crate::nvme::{Config, MadeFunction, MadeNamespace};
 
 /// Most namespaces of a drive.
 pub const NAMESPACES: usize = 128;
@@ -14,7 +14,7 @@ pub const CONTROLLERS: usize = 65;
 /// Most ranges of blocks that are marked uncorrectable.
 pub(crate) const BAD_RANGES: usize = 64;
 /// Namespaces begin at whole pages of the medium.
-const ALIGNMENT: u64 = 4096;
+pub(super) const ALIGNMENT: u64 = 4096;
 /// Words of a set of controllers or of namespaces.
 pub(crate) const WORDS: usize = 2;
 
@@ -47,7 +47,7 @@ impl SubsystemCells {
     /// Where a namespace of so many bytes would lie: in the first gap that holds it, and in none of `taken`, which are
     /// first bytes and lengths. For onlookers too: who has a drive with virtual functions knows who makes namespaces.
     pub fn gap(&self, bytes: u64, taken: &[(u64, u64)]) -> Option<u64> {
-        let allocated = self.namespaces.iter().map(|it| (it.start.get(), it.bytes.get()));
+        let allocated = self.namespaces.iter().map(NamespaceCells::extent);
         let present = allocated.chain(taken.iter().copied()).filter(|(_, bytes)| *bytes != 0);
         let present: Vec<(u64, u64)> = present.collect();
         let is_full = self.namespaces.iter().all(|it| it.bytes.get() != 0);
@@ -65,14 +65,51 @@ impl SubsystemCells {
         }
     }
 
-    /// Whether no namespace is attached to a controller of a function that was made, and has gone.
+    /// Whether no namespace is attached to a controller of a function that was made, but for its own: nothing is left of
+    /// those that have gone.
     pub fn is_divided(&self, config: &Config) -> bool {
-        let is_gone = |controller: &u16| {
-            *controller > config.functions && config.made.iter().all(|made| made.controller != *controller)
-        };
-        let gone: Vec<u16> = (0..CONTROLLERS as u16).filter(is_gone).collect();
-        let present = self.namespaces.iter().filter(|it| it.bytes.get() != 0);
-        !present.into_iter().any(|it| gone.iter().any(|controller| contains(&it.attached, *controller)))
+        (1..).zip(&self.namespaces).filter(|(_, it)| it.bytes.get() != 0).all(|(nsid, it)| {
+            let mut made =
+                (config.functions + 1..CONTROLLERS as u16).filter(|at| contains(&it.attached, *at));
+            made.all(|controller| self.is_as_made(nsid, controller, &config.made))
+        })
+    }
+
+    /// Whether a function was made with this namespace, of all that its controller can have been attached to.
+    pub(super) fn is_as_made(&self, nsid: u32, controller: u16, made: &[MadeFunction]) -> bool {
+        let cells = &self.namespaces[nsid as usize - 1];
+        let (extent, is_shared) = (cells.extent(), cells.flags.get() & flag::SHARED != 0);
+        made.iter().any(|made| {
+            made.controller == controller
+                && match made.namespace {
+                    MadeNamespace::Own { start, bytes } => !is_shared && extent == (start, bytes),
+                    MadeNamespace::Shared { nsid: shared } => is_shared && shared == nsid,
+                }
+        })
+    }
+
+    /// Whether a place on the medium is there and in no namespace.
+    pub(super) fn is_free(&self, start: u64, bytes: u64) -> bool {
+        self.is_free_but(start, bytes, |_| false)
+    }
+
+    /// Whether a card can give a function that was made its namespace, or has: else it never has one. For onlookers.
+    pub fn can_have(&self, namespace: MadeNamespace) -> bool {
+        match namespace {
+            // What lies exactly there is its own.
+            MadeNamespace::Own { start, bytes } => self.is_free_but(start, bytes, |it| it == (start, bytes)),
+            MadeNamespace::Shared { nsid } => {
+                let cells = (nsid as usize).checked_sub(1).and_then(|at| self.namespaces.get(at));
+                cells.is_some_and(|it| it.bytes.get() != 0 && it.flags.get() & flag::SHARED != 0)
+            }
+        }
+    }
+
+    fn is_free_but(&self, start: u64, bytes: u64, ignore: impl Fn((u64, u64)) -> bool) -> bool {
+        let Some(end) = start.checked_add(bytes) else { return false };
+        let hits = |it: (u64, u64)| it.1 != 0 && it.0 < end && start < it.0.saturating_add(it.1);
+        let mut present = self.namespaces.iter().map(NamespaceCells::extent);
+        bytes != 0 && end <= self.capacity.get() && !present.any(|it| hits(it) && !ignore(it))
     }
 
     /// Bytes of the medium in no namespace.
@@ -111,6 +148,13 @@ pub(crate) struct NamespaceCells {
     /// Who alone may give the medium work for it: see `subsystem::Owner`. 0 for nobody.
     pub(crate) owner: Cell<u32>,
     reserved2: Cell<u32>,
+}
+
+impl NamespaceCells {
+    /// First byte on the medium, and bytes.
+    fn extent(&self) -> (u64, u64) {
+        (self.start.get(), self.bytes.get())
+    }
 }
 
 /// Bits of [`NamespaceCells::flags`].

@@ -14,10 +14,11 @@ impl Subsystem<'_> {
     /// Makes the namespaces of functions that have come, and deletes those of functions that have gone.
     pub(super) fn divide(&self) {
         let mut has_changed = false;
-        let is_there = |controller: u16| self.config.made.iter().any(|made| made.controller == controller);
         let allocated: Vec<u32> = self.allocated().map(|it| it.nsid).collect();
         for nsid in allocated {
-            let gone: Vec<u16> = self.made_attached(nsid).filter(|it| !is_there(*it)).collect();
+            // A controller that another function has now has nothing of the one before.
+            let is_its = |controller: u16| self.cells.is_as_made(nsid, controller, &self.config.made);
+            let gone: Vec<u16> = self.made_attached(nsid).filter(|it| !is_its(*it)).collect();
             gone.iter().for_each(|controller| self.detach(nsid, *controller));
             has_changed |= !gone.is_empty();
             // One that may be shared is the drive's, whoever has it.
@@ -44,13 +45,14 @@ impl Subsystem<'_> {
         self.allocated().any(|it| self.is_attached(it.nsid, controller))
     }
 
-    /// Gives a function that has come its namespace. False where there is no room for it, or no such one: then it has
-    /// none.
+    /// Gives a function that has come its namespace. False where its place is not free, or there is no such one: then it
+    /// has none.
     fn furnish(&self, made: &MadeFunction) -> bool {
         let nsid = match made.namespace {
             MadeNamespace::Own { start, bytes } => {
                 let nsid = (1..=self.last_nsid()).find(|nsid| self.namespace(*nsid).is_none());
-                let Some((nsid, start)) = nsid.zip(self.place_for(start, bytes)) else { return false };
+                // Nobody has cleared any other place for it.
+                let Some(nsid) = nsid.filter(|_| self.cells.is_free(start, bytes)) else { return false };
                 let shift = self.config.block_size.trailing_zeros() as u8;
                 let flags = if self.config.read_only { flag::READ_ONLY } else { 0 };
                 self.place(nsid, NewNamespace { start, bytes, shift, flags });
@@ -72,13 +74,5 @@ impl Subsystem<'_> {
         left.announce.set(journal, 0);
         self.attach(nsid, made.controller);
         true
-    }
-
-    /// There if nothing else is, else wherever there is room.
-    fn place_for(&self, start: u64, bytes: u64) -> Option<u64> {
-        let end = start.checked_add(bytes)?;
-        let is_in = |it: super::Namespace| it.start < end && start < it.start + it.bytes;
-        let is_free = bytes != 0 && end <= self.cells.capacity.get() && !self.allocated().any(is_in);
-        if is_free { Some(start) } else { self.find_gap(bytes) }
     }
 }

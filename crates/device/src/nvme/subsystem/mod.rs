@@ -23,7 +23,7 @@ pub use cells::{CONTROLLERS, NAMESPACES, SubsystemCells};
 pub use fair_share::FairShare;
 pub(crate) use namespaces::{Namespace, NewNamespace};
 
-use self::cells::{SharedControllerCells, flag};
+use self::cells::{ALIGNMENT, SharedControllerCells, flag};
 use crate::nvme::Config;
 use crate::nvme::control::config_space;
 
@@ -94,7 +94,10 @@ impl<'m> Subsystem<'m> {
             record::restore(self, saved);
             // The medium may have grown while nobody looked.
             let only = self.only_namespace();
-            if self.config.namespaces.is_empty() && only.is_some_and(|it| it.serial == 1) {
+            if self.config.namespaces.is_empty()
+                && !self.config.is_empty
+                && only.is_some_and(|it| it.serial == 1)
+            {
                 self.extend_only();
             }
             return;
@@ -209,14 +212,19 @@ impl<'m> Subsystem<'m> {
     }
 
     /// The medium has grown to `blocks` of the configuration's: what is new is free for namespaces, and goes to the
-    /// namespace of a drive that has a single one. A medium that has shrunk stays as it was: what is missing fails.
+    /// namespace of a drive that has a single one, if that reaches the end: what is free behind it may be planned for a
+    /// function that is not made yet. A medium that has shrunk stays as it was: what is missing fails.
     pub fn grow(&self, blocks: u64) {
         let bytes = blocks.saturating_mul(self.config.block_size.into()).min(i64::MAX as u64);
         if bytes <= self.cells.capacity.get() {
             return;
         }
+        let former = self.cells.capacity.get();
         self.cells.capacity.set(self.journal, bytes);
-        self.extend_only();
+        let reaches = |it: Namespace| (it.start + it.bytes).next_multiple_of(ALIGNMENT) >= former;
+        if !self.config.is_empty || self.only_namespace().is_some_and(reaches) {
+            self.extend_only();
+        }
     }
 
     /// The namespace of a drive that has a single one. That of a function that was made keeps the size that it was

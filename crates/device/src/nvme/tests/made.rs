@@ -64,9 +64,9 @@ fn a_function_gets_its_place_once_and_leaves_it_with_all_that_was_marked() {
         let both = [&declared[..], &[at(2 * PAGE, PAGE, 64), at(4 * PAGE, 2 * PAGE, 63)]].concat();
         assert_eq!(divided(&drive), both);
         let serial = drive.namespace(4).unwrap().serial;
-        // The same for the next card, wherever it was to lie.
-        let drive = next(ledger, with(&[own(64, 9 * PAGE, PAGE), made[1]]));
-        assert_eq!(divided(&drive), both);
+        // The same for the next card.
+        let drive = next(ledger, with(&made));
+        assert_eq!((divided(&drive), drive.namespace(4).unwrap().serial), (both.clone(), serial));
         assert!(drive.mark_bad(4 * PAGE, 512));
         drive.controller(63).saved[0].set(ledger.journal, 7);
         assert!(!drive.cells.is_divided(&with(&made[..1])));
@@ -112,10 +112,65 @@ fn one_that_is_shared_stays_and_where_there_is_no_room_a_function_has_nothing() 
         let drive = next(ledger, with(&[shared(63)]));
         assert_eq!(divided(&drive)[1], (PAGE, PAGE, vec![63]));
         let private = MadeFunction { controller: 62, namespace: MadeNamespace::Shared { nsid: 1 } };
-        let drive = next(ledger, with(&[private, own(61, 0, BYTES), own(60, 0, PAGE)]));
-        let place = (2 * PAGE, PAGE, vec![60]);
+        // There is room elsewhere, which nobody has cleared for them.
+        let taken = [own(61, 0, BYTES), own(60, PAGE, PAGE), own(59, BYTES - PAGE, 2 * PAGE)];
+        let free = own(58, BYTES - PAGE, PAGE);
+        let drive = next(ledger, with(&[&[private, free][..], &taken].concat()));
+        let place = (BYTES - PAGE, PAGE, vec![58]);
         assert_eq!(divided(&drive), [(0, PAGE, vec![1]), (PAGE, PAGE, vec![]), place]);
+        let can_have = |made: &MadeFunction| drive.cells.can_have(made.namespace);
+        assert!(taken[..1].iter().chain([&private, &taken[2]]).all(|made| !can_have(made)));
+        assert!(can_have(&shared(64)) && can_have(&free) && can_have(&own(57, 2 * PAGE, PAGE)));
     });
+}
+
+/// A controller number that is freed and taken in one list.
+#[test]
+fn a_new_function_has_nothing_of_the_one_whose_controller_it_has() {
+    let shared = MadeFunction { controller: 64, namespace: MadeNamespace::Shared { nsid: 2 } };
+    let (old, moved) = (own(64, 2 * PAGE, PAGE), own(64, 4 * PAGE, PAGE));
+    for (before, after) in
+        [(old, moved), (old, shared), (shared, old), (old, own(64, 2 * PAGE, 2 * PAGE)), (moved, old)]
+    {
+        in_memory(|ledger| {
+            let drive = next(ledger, with(&[before]));
+            let serials = drive.cells.serials.get();
+            drive.controller(64).saved[0].set(ledger.journal, 7);
+            assert!(drive.cells.is_divided(drive.config()));
+            assert!(!drive.cells.is_divided(&with(&[after])), "{before:?} {after:?}");
+            let drive = next(ledger, with(&[after]));
+            assert!(drive.cells.is_divided(drive.config()));
+            let has: Vec<_> =
+                divided(&drive).into_iter().filter(|(_, _, controllers)| controllers[..] == [64]).collect();
+            match after.namespace {
+                MadeNamespace::Own { start, bytes } => {
+                    assert_eq!(has, [(start, bytes, vec![64])]);
+                    assert_eq!(drive.cells.serials.get(), serials + 1);
+                }
+                MadeNamespace::Shared { .. } => assert_eq!(has, [(PAGE, PAGE, vec![64])]),
+            }
+            assert_eq!(drive.controller(64).saved[0].get(), 0);
+        });
+    }
+}
+
+/// A place behind a single namespace may be being cleared for a function that no card knows of yet.
+#[test]
+fn what_a_medium_grows_by_goes_to_a_namespace_that_reaches_its_end() {
+    let one = |blocks| NamespaceConfig {
+        blocks,
+        block_size: 512,
+        read_only: false,
+        shared: false,
+        controllers: vec![1],
+    };
+    for (blocks, after) in [(8, 8), (2048, 4096)] {
+        in_memory(|ledger| {
+            let drive = next(ledger, Config { namespaces: vec![one(blocks)], ..with(&[]) });
+            drive.grow(4096);
+            assert_eq!(divided(&drive), [(0, after * 512, vec![1])]);
+        });
+    }
 }
 
 /// Of a drive that begins empty all is for functions that are made, also what it has grown by.

@@ -14,7 +14,7 @@ use io::agent::{LoanSpec, Zeroing};
 use io::event::Event;
 use manager::member::Member;
 use manager::model::{Made, MadeId, MadeList, Name, Storage, Unmade};
-use node::{FUNCTIONS_MAX, MAX_LOANS, MadeNamespace};
+use node::{DriveCells, FUNCTIONS_MAX, MAX_LOANS, MadeNamespace};
 
 use super::{Hands, about};
 use crate::config::{Device, Layout};
@@ -60,6 +60,7 @@ enum Progress {
 }
 
 /// Why a function is not made now.
+#[derive(Debug, PartialEq, Eq)]
 enum Unplanned {
     /// It cannot be.
     Never(String),
@@ -84,6 +85,12 @@ impl Maker {
     /// Whether the function of this name was made.
     pub(super) fn has(&self, name: &str) -> bool {
         self.rows.iter().any(|row| row.made.name.as_str() == name)
+    }
+
+    /// The functions of a device that are in the table, lent or not yet.
+    pub(super) fn made_on<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a str> {
+        let rows = self.rows.iter().filter(move |row| row.made.shape.device.as_str() == device);
+        rows.map(|row| row.made.name.as_str())
     }
 
     /// By which decision the function of a loan was made; `None`: it is the file's.
@@ -112,14 +119,20 @@ impl Maker {
     }
 
     fn follow(&mut self, member: &mut Member, hands: &mut Hands<'_>) -> Result<Progress, Failure> {
+        // Whatever cannot be kept: else the image would be somebody else's.
+        if let Some(task) = &self.zeroing {
+            hands.agent.note_zeroing(task.drive);
+        }
         let Some(list) = member.kept().made.clone() else { return Ok(Progress::Done) };
         if self.refused.0 != Some(list.id) {
             self.refused = (Some(list.id), BTreeMap::new());
         }
         let waits = self.let_go(&list, member, hands)?;
         let mut is_under_way = self.plan_all(&list, hands)?;
-        is_under_way |= self.zero(hands)?;
+        is_under_way |= self.zero(&list, hands)?;
+        self.refuse_impossible(&list, hands);
         is_under_way |= self.divide(member, hands)?;
+        let waits = waits || self.rows.iter().any(|row| row.is_ready && self.lacks_place(row, hands));
         let lent = about::functions(&hands.agent.view(), |loan| self.made(loan));
         let is_lent = |made: &Made| lent.iter().any(|(_, name, it)| *name == made.name && it.bytes > 0);
         let is_refused = |made: &Made| self.refused.1.contains_key(&made.name);
@@ -292,8 +305,26 @@ impl Maker {
         drive: usize,
         hands: &Hands<'_>,
     ) -> Result<MadeNamespace, Unplanned> {
+        let view = hands.agent.view();
+        let is_divided = view.spec().drive(drive).is_some_and(|spec| view.is_divided(drive, &spec.config));
+        // A card that has just begun has yet to make the drive; a function that is to go has its namespace, and its
+        // controller what it has saved, until then.
+        let cells = view.drive(drive).filter(|_| is_divided && !self.is_leaving(drive, hands));
+        self.namespace_of(storage, device, cells)
+    }
+
+    /// `cells`: of the drive, if nothing of a function that has gone is left there.
+    fn namespace_of(
+        &self,
+        storage: &Storage,
+        device: &Device,
+        cells: Option<&DriveCells>,
+    ) -> Result<MadeNamespace, Unplanned> {
         let bytes = match storage {
-            Storage::Shared { namespace } => return shared(namespace, device),
+            Storage::Shared { namespace } => {
+                let found = shared(namespace, device)?;
+                return cells.map(|_| found).ok_or(Unplanned::Later);
+            }
             Storage::Own { bytes } => bytes.get(),
         };
         let block = device.block_size.bytes();
@@ -309,12 +340,7 @@ impl Maker {
                 device.function
             )));
         }
-        let view = hands.agent.view();
-        let is_divided = view.spec().drive(drive).is_some_and(|spec| view.is_divided(drive, &spec.config));
-        // A card that has just begun has yet to make the drive; a function that is to go has its namespace until then.
-        let Some(cells) = view.drive(drive).filter(|_| is_divided && !self.is_leaving(drive, hands)) else {
-            return Err(Unplanned::Later);
-        };
+        let Some(cells) = cells else { return Err(Unplanned::Later) };
         let of = |row: &&MadeRow| row.made.shape.device.as_str() == device.function.as_str();
         let taken = self.rows.iter().filter(of).filter_map(|row| match row.namespace {
             MadeNamespace::Own { start, bytes } => Some((start, bytes)),
@@ -346,19 +372,15 @@ impl Maker {
     }
 
     /// Has the place of the next function read as zeroes. Whether that goes on.
-    fn zero(&mut self, hands: &mut Hands<'_>) -> Result<bool, Failure> {
+    fn zero(&mut self, list: &MadeList, hands: &mut Hands<'_>) -> Result<bool, Failure> {
         if let Some(task) = &self.zeroing {
-            hands.agent.note_zeroing(task.drive);
             let Some(done) = task.zeroing.poll() else { return Ok(true) };
             let made = task.made.clone();
             self.zeroing = None;
-            let mut rows = self.rows.clone();
-            match done {
-                Ok(()) => rows.iter_mut().filter(|row| row.made == made).for_each(|row| row.is_ready = true),
-                Err(error) => {
-                    rows.retain(|row| row.made != made);
-                    self.refuse(&made.name, format!("its place on the device cannot be cleared: {error}"));
-                }
+            let is_wanted = list.functions.contains(&made);
+            let rows = zeroed(&self.rows, &made, done.is_ok() && is_wanted);
+            if let Some(error) = done.err().filter(|_| is_wanted) {
+                self.refuse(&made.name, format!("its place on the device cannot be cleared: {error}"));
             }
             self.keep(rows, hands.state)?;
         }
@@ -377,6 +399,37 @@ impl Maker {
         Ok(true)
     }
 
+    /// What is in the table, and its drive cannot have, is said: nobody waits for it. If it is lent, it has nothing.
+    fn refuse_impossible(&mut self, list: &MadeList, hands: &Hands<'_>) {
+        let view = hands.agent.view();
+        let mut impossible = Vec::new();
+        let is_wanted = |row: &&MadeRow| row.is_ready && list.functions.contains(&row.made);
+        for row in self.rows.iter().filter(is_wanted) {
+            let drive = drive_of(&row.made, hands);
+            let spec = drive.and_then(|drive| Some((drive, view.spec().drive(drive)?)));
+            let Some((drive, spec)) = spec else { continue };
+            let Some(cells) = view.drive(drive).filter(|cells| cells.is_divided(&spec.config)) else {
+                continue;
+            };
+            if !cells.can_have(row.namespace) && !self.refused.1.contains_key(&row.made.name) {
+                impossible.push(row.made.clone());
+            }
+        }
+        for made in impossible {
+            let device = &made.shape.device;
+            let why = format!(
+                "what it is to have of the device {device} is not there, or is another one's: delete it, and make it \
+                 anew"
+            );
+            self.refuse(&made.name, why);
+        }
+    }
+
+    /// Whether a function waits for another one to go: the node has as many as it can.
+    fn lacks_place(&self, row: &MadeRow, hands: &Hands<'_>) -> bool {
+        drive_of(&row.made, hands).is_some() && self.loan(row, hands).is_none()
+    }
+
     /// Lends what is in the table, and nothing that is there no more. Whether the card has to be replaced for it.
     fn divide(&mut self, member: &mut Member, hands: &mut Hands<'_>) -> Result<bool, Failure> {
         let spec = hands.agent.view().spec();
@@ -387,17 +440,17 @@ impl Maker {
             let of = |row: &&MadeRow| row.made.shape.device.as_str() == name && row.is_ready;
             let rows: Vec<MadeRow> = self.rows.iter().filter(of).cloned().collect();
             let gone = self.gone(drive, &hands.agent.view().spec().loans);
-            let come: Vec<&MadeRow> = rows.iter().filter(|row| self.loan(row, hands).is_none()).collect();
+            let (rows, come) = seated(rows, |row| self.loan(row, hands).is_some(), places(hands));
             if gone.is_empty() && come.is_empty() {
                 continue;
             }
             let mut loans = Vec::new();
-            for (row, place) in come.iter().zip(places(hands)) {
+            for (place, row) in &come {
                 // Whoever has had one of this name finds another drive.
                 hands.state.renew_tenancy(&lend::made::name(row)?)?;
                 let mut loan = lend::made::loan(row, device, drive, hands.state)?;
                 loan.config.life = hands.state.begin_life()?;
-                loans.push((place, loan));
+                loans.push((*place, loan));
             }
             let went: Vec<(String, u32)> = {
                 let loans = &hands.agent.view().spec().loans;
@@ -439,6 +492,30 @@ fn is_divided(hands: &Hands<'_>) -> bool {
     view.spec().drives().all(|(drive, spec)| view.is_divided(drive, &spec.config))
 }
 
+/// The table when the place of a function reads as zeroes, or when that function is not to be lent.
+fn zeroed(rows: &[MadeRow], made: &Made, is_to_be_lent: bool) -> Vec<MadeRow> {
+    let rows = rows.iter().filter(|row| is_to_be_lent || row.made != *made);
+    rows.map(|row| MadeRow { is_ready: row.is_ready || row.made == *made, ..row.clone() }).collect()
+}
+
+/// Of the functions of a drive those that are lent or come now, and the places of the latter, as far as there are any.
+fn seated(
+    rows: Vec<MadeRow>,
+    is_lent: impl Fn(&MadeRow) -> bool,
+    places: Vec<usize>,
+) -> (Vec<MadeRow>, Vec<(usize, MadeRow)>) {
+    let mut places = places.into_iter();
+    let (mut all, mut come) = (Vec::new(), Vec::new());
+    for row in rows {
+        if !is_lent(&row) {
+            let Some(place) = places.next() else { continue };
+            come.push((place, row.clone()));
+        }
+        all.push(row);
+    }
+    (all, come)
+}
+
 /// Whether a loan is of this function.
 fn is_of(loan: &LoanSpec, row: &MadeRow) -> bool {
     let is_it = loan.lent().is_some_and(|lent| lent.controller == row.controller);
@@ -466,5 +543,84 @@ fn shared(name: &Name, device: &Device) -> Result<MadeNamespace, Unplanned> {
             "the device {} has no namespace {name} in its node's file",
             device.function
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use base::ids::Group;
+    use manager::model::{Limits, Shape};
+    use node::Limit;
+
+    use super::*;
+    use crate::cli::Source;
+    use crate::config::{BlockSize, Cache, Namespace};
+
+    fn row(name: &str, device: &str, is_ready: bool) -> MadeRow {
+        let storage = Storage::Own { bytes: NonZeroU64::new(4096).unwrap() };
+        let shape =
+            Shape { device: device.parse().unwrap(), storage, group: None, limits: Limits::default() };
+        let made = Made { name: name.parse().unwrap(), id: MadeId { epoch: 1, index: 1 }, shape };
+        let namespace = MadeNamespace::Own { start: 4096, bytes: 4096 };
+        MadeRow { made, controller: 64, namespace, is_ready }
+    }
+
+    fn names(rows: &[MadeRow]) -> Vec<&str> {
+        rows.iter().map(|row| row.made.name.as_str()).collect()
+    }
+
+    /// Its controller may still have another one's namespace, and what that has saved.
+    #[test]
+    fn a_function_waits_for_what_was_there_before_whatever_it_is_to_have() {
+        let namespace =
+            Namespace { name: "common".parse().unwrap(), bytes: None, shared: true, read_only: false };
+        let device = Device {
+            function: "d".parse().unwrap(),
+            source: Source::from_os("ram:1M".into()).unwrap(),
+            read_only: false,
+            block_size: BlockSize::B512,
+            cache: Cache::default(),
+            allow: None,
+            limit: Limit::NONE,
+            layout: Layout::Declared { namespaces: vec![namespace], functions: vec![] },
+            group: Group::DEFAULT,
+        };
+        let maker = Maker::new(Vec::new());
+        let of = |storage| maker.namespace_of(&storage, &device, None);
+        assert_eq!(of(Storage::Shared { namespace: "common".parse().unwrap() }), Err(Unplanned::Later));
+        assert_eq!(of(Storage::Own { bytes: NonZeroU64::new(4096).unwrap() }), Err(Unplanned::Later));
+        let absent = of(Storage::Shared { namespace: "other".parse().unwrap() });
+        assert!(matches!(absent, Err(Unplanned::Never(_))));
+    }
+
+    #[test]
+    fn a_function_that_was_deleted_while_its_place_was_cleared_is_never_lent() {
+        let rows = [row("a", "d", false), row("b", "d", false)];
+        let after = zeroed(&rows, &rows[0].made, true);
+        assert_eq!(after.iter().map(|row| row.is_ready).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(zeroed(&rows, &rows[0].made, false), rows[1..]);
+    }
+
+    #[test]
+    fn only_functions_that_have_a_place_are_the_cards() {
+        let rows = || ["a", "b", "c"].map(|name| row(name, "d", true)).to_vec();
+        let is_lent = |row: &MadeRow| row.made.name.as_str() == "b";
+        let (all, come) = seated(rows(), is_lent, vec![7]);
+        assert_eq!(names(&all), ["a", "b"]);
+        assert_eq!(
+            come.iter().map(|(place, row)| (*place, row.made.name.as_str())).collect::<Vec<_>>(),
+            [(7, "a")]
+        );
+        let (all, come) = seated(rows(), is_lent, vec![]);
+        assert_eq!((names(&all), come), (vec!["b"], vec![]), "no card is replaced for nothing");
+    }
+
+    #[test]
+    fn a_device_has_functions_from_when_they_are_planned() {
+        let maker = Maker::new(vec![row("a", "d", false), row("b", "e", false), row("c", "d", true)]);
+        assert_eq!(maker.made_on("d").collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!(maker.made_on("f").count(), 0);
     }
 }

@@ -459,6 +459,16 @@ impl Managed {
         self.member.kept().row(number).limits.is_some() || self.maker.has(name)
     }
 
+    /// The functions of a device that the manager has made, or is having made.
+    pub(super) fn made_on<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a str> {
+        self.maker.made_on(device)
+    }
+
+    /// The node's file was read again: devices may have come.
+    pub(super) fn handle_reloaded(&mut self) {
+        self.maker.begin();
+    }
+
     fn tell_about(&mut self, hands: &mut Hands<'_>) {
         let switches = neighbourhood::switches(hands.agent, hands.discovery);
         let about = about::about(hands.agent, hands.domains, switches);

@@ -65,6 +65,9 @@ impl Node {
             Some(mut reload) => {
                 let done = self.reload_from(&mut reload, &mut report, observer);
                 self.reload = Some(reload);
+                if let Some(managed) = self.managed.as_mut().filter(|_| !dry_run) {
+                    managed.handle_reloaded();
+                }
                 done
             }
         };
@@ -254,7 +257,11 @@ impl Node {
         let Some(drive) = self.drive_of(device) else { return Vec::new() };
         let is_its = |loan: &&LoanSpec| loan.lent().is_some_and(|lent| lent.drive == drive);
         let loans = self.agent.view().spec().loans.iter().filter(|loan| lend::made::is_made(loan));
-        loans.filter(is_its).map(|loan| loan.function.clone()).collect()
+        let lent = loans.filter(is_its).map(|loan| loan.function.clone());
+        // Also those whose places are still being cleared.
+        let made = self.managed.iter().flat_map(|managed| managed.made_on(device.function.as_str()));
+        let all: BTreeSet<String> = lent.chain(made.map(str::to_owned)).collect();
+        all.into_iter().collect()
     }
 
     /// Where something borrowed has its place.
