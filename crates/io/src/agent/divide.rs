@@ -39,7 +39,7 @@ pub(super) fn zero_in_thread(
         let done = zero().and_then(|()| {
             let done = sync();
             // Nobody asks any more where the node has ended.
-            let _ = tell_synced.send(done.as_ref().map(|()| ()).map_err(|error| error.kind().into()));
+            let _ = tell_synced.send(done.as_ref().copied().map_err(|error| error.kind().into()));
             done
         });
         let _ = tell.send(done);
