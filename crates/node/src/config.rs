@@ -134,6 +134,13 @@ impl LoanConfig {
         self.role.lent().and_then(LendConfig::group).unwrap_or(self.group)
     }
 
+    /// The zones that the function may be had in: also its line's while somebody has it, who may have it by that and
+    /// keeps it until it is given back, whoever it is assigned to meanwhile.
+    fn zones(&self) -> impl Iterator<Item = Group> {
+        let lines = Some(self.group).filter(|_| self.tenancy.is_held);
+        std::iter::once(self.zone()).chain(lines)
+    }
+
     /// The slot in which the function is asked for, by a borrower that has it in this place.
     pub(crate) fn slot(&self, place: usize) -> u16 {
         if let Title::Entry { slot, .. } = self.title { slot } else { place as u16 }
@@ -187,14 +194,14 @@ impl CardConfig {
     /// The groups in which there is something.
     pub(crate) fn groups(&self) -> Vec<Group> {
         let present = self.loans.iter().filter(|loan| loan.role.kind().is_some());
-        let groups: BTreeSet<Group> = present.map(LoanConfig::zone).collect();
+        let groups: BTreeSet<Group> = present.flat_map(LoanConfig::zones).collect();
         groups.into_iter().collect()
     }
 
     /// Whether a node may have a channel here in a group: it may have something that is lent there, or lends something
     /// itself.
     pub(crate) fn may_meet(&self, node: NodeId, group: Group) -> bool {
-        self.loans.iter().filter(|loan| loan.zone() == group).any(|loan| match &loan.role {
+        self.loans.iter().filter(|loan| loan.zones().any(|zone| zone == group)).any(|loan| match &loan.role {
             LoanRole::Lend(lent) => lent.may_have(node),
             LoanRole::Borrow { lender, .. } => lender.key.id() == node,
             LoanRole::Vacant | LoanRole::VacantSlot => false,

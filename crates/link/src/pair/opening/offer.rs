@@ -82,6 +82,8 @@ pub struct OfferCells {
     base: Cell<u64>,
     /// Of the entry by which the stream was opened; 0: by a line.
     generation: Cell<u64>,
+    /// Of the entry that the last card knew of; 0: of none.
+    entered: Cell<u64>,
     stream: Cell<u32>,
     /// Where the function is wanted.
     domain: Cell<u32>,
@@ -200,6 +202,10 @@ impl<'m> Offer<'m> {
         if offer.tenant().number < offer.config.tenancy.number {
             offer.set_tenant(offer.config.tenancy);
         }
+        // The card before may have gone before it knew of it.
+        if let Some(entry) = offer.entry() {
+            offer.note_entry(now, &entry);
+        }
         if offer.state() == OfferState::Ending {
             offer.ask_for_reset();
         }
@@ -256,7 +262,13 @@ impl<'m> Offer<'m> {
 
     /// The table has this entry from now on. [`Offer::advance`] follows in the same step.
     pub fn set_entry(&mut self, now: Instant, entry: Entry) {
-        let is_news = self.entry().map(|before| before.generation) != Some(entry.generation);
+        self.note_entry(now, &entry);
+        self.config.entry = Some(Box::new(entry));
+    }
+
+    /// Whose the function is by a new entry is awaited from now on.
+    fn note_entry(&mut self, now: Instant, entry: &Entry) {
+        let is_news = self.cells.entered.get() != entry.generation.0;
         if let Some(to) = entry.assigned().filter(|_| is_news) {
             // Whose it is now has not been heard of yet, or has had it before: that it was silent since does not count.
             if to.node != self.tenant().node {
@@ -265,7 +277,9 @@ impl<'m> Offer<'m> {
                 self.cells.heard_at.set(self.journal, now.as_nanos());
             }
         }
-        self.config.entry = Some(Box::new(entry));
+        if is_news {
+            self.cells.entered.set(self.journal, entry.generation.0);
+        }
     }
 
     /// By which generation its stream was opened.
@@ -430,6 +444,8 @@ impl<'m> Offer<'m> {
         match (self.state(), said.what()) {
             (OfferState::Ending | OfferState::Saving | OfferState::Open, What::Close) => {
                 channel.release(said.stream(), stream);
+                // By an entry it may be this node's still, which is awaited from now on.
+                self.cells.heard_at.set(self.journal, now.as_nanos());
                 self.set_tenant(self.tenant().given_back());
                 self.set_state(OfferState::Closing);
                 self.events.push_back(OfferEvent::Closed);

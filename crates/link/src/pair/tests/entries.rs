@@ -320,3 +320,46 @@ fn whose_it_is_is_overdue_after_its_hold_time_and_until_it_is_heard() {
     let took = world.run_until(KEPT * 2, |world| is_overdue(world) == Some(true));
     assert!(took + Duration::from_millis(200) > KEPT, "{took:?}");
 }
+
+/// A node whose the function is and that has given it back is awaited from then on, also by the lender's next card.
+#[test]
+fn who_gave_back_what_is_its_is_awaited_from_then_on() {
+    let arena = Arena::default();
+    let is_overdue = |world: &World<'_>| world.nodes[LENDER].places[0].offer().applied().unwrap().is_overdue;
+    let mut world = managed(&arena, assigned(5, 0), [5, 7]);
+    world.run_until(Duration::from_secs(2), |world| world.nodes[0].is_open());
+    world.run_for(KEPT * 2);
+    give_back(&mut world, 0);
+    world.run_until(SILENCE, |world| world.nodes[LENDER].places[0].offer().state() == OfferState::Free);
+    world.cut = Box::new(|from, to, _| from == 0 || to == 0);
+    let now = world.now;
+    world.nodes[LENDER].restart(now);
+    world.run_for(SILENCE * 2);
+    assert_eq!(is_overdue(&world), Some(false));
+    let took = world.run_until(KEPT * 2, |world| is_overdue(world) == Some(true));
+    assert!(took + SILENCE * 3 > KEPT, "{took:?}");
+}
+
+/// The lender's card went before it knew of an entry that the next one begins with.
+#[test]
+fn whose_it_is_by_an_entry_that_a_new_card_brings_is_awaited_from_then_on() {
+    let arena = Arena::default();
+    let is_overdue = |world: &World<'_>| world.nodes[LENDER].places[0].offer().applied().unwrap().is_overdue;
+    let mut world = managed(&arena, assigned(5, 0), [5, 7]);
+    world.run_until(Duration::from_secs(2), |world| world.nodes[0].is_open());
+    enter(&mut world, leaving(6, 0, KEPT, true));
+    world.cut = Box::new(|from, to, _| from == 0 || to == 0);
+    world.run_for(KEPT * 2);
+    let Loan::Lend(config) = &mut world.nodes[LENDER].config.loans[0] else { panic!("it borrows") };
+    config.entry = Some(Box::new(assigned(7, 0)));
+    let now = world.now;
+    world.nodes[LENDER].restart(now);
+    world.run_for(SILENCE * 2);
+    assert_eq!(is_overdue(&world), Some(false));
+    let took = world.run_until(KEPT * 2, |world| is_overdue(world) == Some(true));
+    assert!(took + SILENCE * 3 > KEPT, "{took:?}");
+    // No card after that begins anew with it.
+    let now = world.now;
+    world.nodes[LENDER].restart(now);
+    world.run_until(SILENCE * 2, |world| is_overdue(world) == Some(true));
+}

@@ -117,6 +117,26 @@ fn an_assignment_says_the_zone() {
     assert!(run(&mut now, &mut ends, Duration::from_secs(5), is_ready));
 }
 
+/// Who has a function by its line keeps it until that is over, in the line's zone, also with the lender's next card.
+#[test]
+fn who_has_a_function_by_its_line_is_met_where_that_is() {
+    let (lines, assigned) = (Group(1), Group(7));
+    let mut lends = config(1, LoanRole::Lend(LendConfig::of(0)));
+    let (holder, other) = (NodeKey::numbered(3).id(), place().node);
+    let holds = |lends: &mut CardConfig, is_held| {
+        lends.loans[0].tenancy = Tenancy { is_held, node: holder, ..lends.loans[0].tenancy };
+    };
+    lends.loans[0].group = lines;
+    let LoanRole::Lend(lent) = &mut lends.loans[0].role else { panic!("it borrows") };
+    lent.entry = Some(entry(3, Holder::Assigned(Assignment { group: assigned, ..place() })));
+    holds(&mut lends, true);
+    assert_eq!(lends.groups(), [lines, assigned]);
+    assert!(lends.may_meet(holder, lines) && lends.may_meet(other, assigned));
+    holds(&mut lends, false);
+    assert_eq!(lends.groups(), [assigned], "it is nowhere else any more");
+    assert!(!lends.may_meet(holder, lines));
+}
+
 /// Somebody asks by what is in no table: that is to be known.
 #[test]
 fn a_generation_that_nobody_knows_is_seen() {

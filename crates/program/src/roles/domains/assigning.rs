@@ -103,12 +103,12 @@ impl Domains {
         let loans: Vec<usize> = self.places.keys().copied().collect();
         let mut is_waiting = false;
         for loan in loans {
-            let Some(place) = self.places.get(&loan).filter(|place| !place.is_leaving) else { continue };
-            // What was lost is given back first, however long that takes: an event says so.
-            if place.is_lost {
+            let Some(place) = self.places.get_mut(&loan).filter(|place| !place.is_leaving) else { continue };
+            let wanted = block.machine(place.domain).and_then(|domain| wanted(domain, place.number));
+            // An event says that it was given back.
+            if place.awaits_lost(wanted) {
                 continue;
             }
-            let wanted = block.machine(place.domain).and_then(|domain| wanted(domain, place.number));
             is_waiting |= self.follow_one(loan, wanted, agent, state);
         }
         is_waiting
@@ -182,6 +182,22 @@ impl Entry {
         self.assigned = Some(news);
     }
 
+    /// Whether nothing is done here before what was lost is given back, however long that takes: not where a manager
+    /// wants something else here instead of what it had assigned.
+    fn awaits_lost(&mut self, wanted: Option<&Assigned>) -> bool {
+        self.is_unwanted = wanted.is_none();
+        let is_wanted_instead = match (&self.assigned, wanted) {
+            (_, None) => false,
+            (Some(has), Some(wanted)) => !has.is_same(wanted),
+            // A line has attached it: who did so says what becomes of it, and hears that it is in the way.
+            (None, Some(_)) => return false,
+        };
+        if is_wanted_instead {
+            self.forget_loss();
+        }
+        self.is_lost
+    }
+
     /// Says what is wrong, once.
     pub(super) fn complain(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
@@ -205,6 +221,33 @@ mod tests {
             assert_eq!(vacant(has, now + AGAIN), Step::Fill(&wanted));
             assert_eq!(step(has, Some(&wanted), Phase::Vacant, None, now), Step::Fill(&wanted), "at first");
         }
+    }
+
+    #[test]
+    fn what_was_lost_is_waited_for_unless_something_else_is_wanted_instead() {
+        let one = crate::assigned::tests::example();
+        let other = Assigned { generation: base::ids::LoanGeneration(1), ..one.clone() };
+        let moved = Assigned { addresses: io::address::Addresses::NONE, ..one.clone() };
+        let lost = |assigned: Option<&Assigned>| {
+            let mut place = super::super::coming::tests::vacant();
+            (place.is_lost, place.assigned) = (true, assigned.cloned());
+            place.trouble = Some("its lender was silent".to_owned());
+            place.phase = Phase::Returning { since: Instant::now(), abandoned: false };
+            place
+        };
+        let mut place = lost(Some(&one));
+        for wanted in [&one, &moved] {
+            assert!(place.awaits_lost(Some(wanted)) && place.is_lost && !place.may_be_forgotten());
+        }
+        assert!(place.awaits_lost(None) && place.may_be_forgotten(), "it may be detached by hand");
+        assert!(!place.awaits_lost(Some(&other)), "its lender may never come back");
+        assert!(!place.is_lost && place.trouble.is_none());
+        let mut place = lost(None);
+        assert!(place.awaits_lost(None));
+        assert!(
+            !place.awaits_lost(Some(&other)) && place.is_lost,
+            "whoever attached it hears that it is in the way"
+        );
     }
 
     #[test]

@@ -75,8 +75,9 @@ impl Domains {
             return Err(Failure::refused(format!("{name} is just leaving: reload again when it has left")));
         };
         let function = (before.preset != after.preset).then(|| after.preset.clone());
-        // Where nothing is attached now and then, there is no socket.
-        let has_socket = place.phase != Phase::Vacant || function.as_ref().is_some_and(Option::is_some);
+        // Where nothing is attached now and then, there is no socket, nor is there for what was lost.
+        let is_there = place.phase != Phase::Vacant && !place.is_lost;
+        let has_socket = is_there || function.as_ref().is_some_and(Option::is_some);
         let waits = place.next.as_ref().and_then(|next| next.socket.as_ref());
         let is_ours = |path: &std::path::Path| {
             listens_at(agent, loan).is_some_and(|at| at == path) || waits.is_some_and(|it| it.path() == path)
@@ -114,7 +115,8 @@ impl Domains {
         let mut next = next.behind(place.next.take(), place.assigned.is_some());
         // What is there already only has to stay.
         let stays = |line: &Option<Line>| {
-            has(agent, loan, line.as_ref()) && matches!(place.phase, Phase::Attaching | Phase::Attached)
+            let is_there = matches!(place.phase, Phase::Attaching | Phase::Attached) && !place.is_lost;
+            has(agent, loan, line.as_ref()) && is_there
         };
         let is_news = next.function.is_some();
         next.function = next.function.filter(|line| !stays(line));

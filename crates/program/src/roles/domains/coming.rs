@@ -195,6 +195,7 @@ impl Entry {
             unused: None,
             patience: Patience::new(base::Instant::ZERO),
             is_lost: false,
+            is_unwanted: false,
             told_timeouts: 0,
             is_leaving: false,
             next: None,
@@ -203,11 +204,20 @@ impl Entry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use super::*;
     use crate::config::Config;
+
+    /// A slot that nothing is attached to.
+    pub(in super::super) fn vacant() -> Entry {
+        let text =
+            "[[domains]]\nname = 'vm'\nkind = 'vm'\n[[domains.slots]]\nname = 'a'\nsocket = '/run/a'\n";
+        let domain = Config::parse(text, Path::new("n.toml")).unwrap().domains.remove(0);
+        let name = SlotName { domain: domain.name.clone(), slot: domain.slots[0].name.clone() };
+        Entry::new(name, 0, domain.slots[0].clone(), 0, domain.remove_after, 0)
+    }
 
     /// As of one that something is attached to.
     #[test]

@@ -103,6 +103,8 @@ struct Entry {
     patience: Patience,
     /// That was too long: it is given back when its lender is heard, however long that takes.
     is_lost: bool,
+    /// A manager wants nothing here any more, as far as was looked.
+    is_unwanted: bool,
     /// Accesses without an answer that the guest has been told of, or is just being told of.
     told_timeouts: u64,
     /// It is not in the file any more.
@@ -648,7 +650,8 @@ impl Domains {
         let Some(place) = self.places.get_mut(&loan).filter(|place| place.phase != Phase::Vacant) else {
             return Response::Refused { why: format!("nothing is attached to {slot}") };
         };
-        if let Some(Assigned { function, .. }) = &place.assigned {
+        if let Some(Assigned { function, .. }) = place.assigned.as_ref().filter(|_| !place.may_be_forgotten())
+        {
             let why = format!(
                 "{function} in {slot} is assigned by the manager of the fabric: `causeway unassign` takes it out"
             );
@@ -667,8 +670,7 @@ impl Domains {
     /// The machine is to let go of what is attached, and then it is given back.
     fn take_out(&mut self, loan: usize, agent: &mut Agent) {
         let Some(place) = self.places.get_mut(&loan) else { return };
-        // The slot is wanted for something else: nobody waits any longer for the lender of what was lost than for others.
-        place.is_lost = false;
+        place.forget_loss();
         if matches!(place.phase, Phase::Attaching | Phase::Attached) {
             place.trouble = None;
             let was_plugging = place.awaited.plug;

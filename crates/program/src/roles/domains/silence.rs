@@ -54,7 +54,7 @@ impl Domains {
         Event::SlotLost { slot, function: function.clone(), silent_s, then }.say();
         place.trouble =
             Some(format!("the lender of {function} was silent for {silent_s} s: it is taken out, {then}"));
-        place.is_lost = true;
+        (place.is_lost, place.is_unwanted) = (true, false);
         let was_plugging = place.awaited.plug;
         place.await_nothing();
         agent.set_present(loan, false);
@@ -109,13 +109,24 @@ impl Entry {
         self.decide(kept, state).map_err(|failure| failure.message().to_owned())
     }
 
+    /// Whether nobody wants any more what was assigned here and lost: only its lender is still to hear of it.
+    pub(super) fn may_be_forgotten(&self) -> bool {
+        self.is_lost && self.is_unwanted
+    }
+
+    /// Nobody waits any longer for the lender of what was lost than for others.
+    pub(super) fn forget_loss(&mut self) {
+        if std::mem::take(&mut self.is_lost) {
+            self.trouble = None;
+        }
+    }
+
     /// What was lost was given back, or is nobody's to give.
     pub(super) fn end_loss(&mut self, state: &StateDir) {
-        if !std::mem::take(&mut self.is_lost) {
-            return;
-        }
-        self.trouble = None;
-        if self.assigned.is_none()
+        let was_lost = self.is_lost;
+        self.forget_loss();
+        if was_lost
+            && self.assigned.is_none()
             && let Err(failure) = self.decide(Attached::Nothing, state)
         {
             // The next start asks its lender once more, and hears that there is nothing to give back.
