@@ -73,7 +73,10 @@ described!(
     /// A [`manager::model::OnSilence`].
     OnSilenceText,
     "OnSilence",
-    text("^(remove|hold\\([0-9]{1,7}\\))$")
+    // At most 30 days, in digits.
+    text(
+        "^(remove|hold\\(([0-9]{1,6}|1[0-9]{6}|2[0-4][0-9]{5}|25[0-8][0-9]{4}|259[01][0-9]{3}|2592000)\\))$"
+    )
 );
 described!(
     /// What somebody may do.
