@@ -135,8 +135,8 @@ fn a_drive_is_assigned_and_taken_back() {
     }
 }
 
-/// The manager says in which group an assignment is, which no file of the two nodes speaks of: there its channel is, and
-/// in no other. Who shares no group is told so, and who leaves the group loses what it has there.
+/// The manager says in which group an assignment is, which no file of the two nodes speaks of: there its channel is,
+/// and in no other. Who shares no group is told so, and who leaves the group loses what it has there.
 #[test]
 fn an_assignment_is_in_a_group_of_both_nodes() {
     let _place = gate::waits();

@@ -173,8 +173,8 @@ fn w4_a_borrower_with_an_older_state_folder_gets_its_drive() {
     }
 }
 
-/// By an older folder a lender does not know who has written to its image since: whoever has it is told, and nothing that
-/// it keeps is put over that.
+/// By an older folder a lender does not know who has written to its image since: whoever has it is told, and nothing
+/// that it keeps is put over that.
 #[test]
 fn w4_of_a_lender_with_an_older_state_folder_its_borrower_is_told() {
     let (world, image) = world();

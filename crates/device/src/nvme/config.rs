@@ -41,8 +41,8 @@ pub struct Config {
     /// Functions that were made since, beyond [`Config::functions`]. Cards on one ledger may differ in these: a new one
     /// makes the namespaces of those that have come, and deletes those of which the function has gone.
     pub made: Vec<MadeFunction>,
-    /// Virtual functions that were declared, at most [`FUNCTIONS_MAX`]; each is a controller of its own, from 1 on. The physical function
-    /// is controller 0.
+    /// Virtual functions that were declared, at most [`FUNCTIONS_MAX`]; each is a controller of its own, from 1 on. The
+    /// physical function is controller 0.
     pub functions: u16,
     /// What each function may do until told otherwise.
     pub limit: Limit,
