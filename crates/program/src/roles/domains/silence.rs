@@ -74,12 +74,17 @@ impl Domains {
     /// The lender of what was lost says something else than that it is there. True if that is all there is to it.
     pub(super) fn lost_is_refused(&mut self, loan: usize, refusal: &Refusal, agent: &mut Agent) -> bool {
         let Some(place) = self.places.get_mut(&loan).filter(|place| place.is_owed()) else { return false };
-        // It may only not be there yet; else it is not this node's any more.
-        if !matches!(refusal, Refusal::NotLent | Refusal::NoRoom) {
+        if is_of_another(refusal) {
             place.give_back(loan, agent);
         }
         true
     }
+}
+
+/// Whether a refusal says that a function is not this node's any more. Else its lender may say otherwise later: when it
+/// lends it again, has room, or both clocks are right.
+fn is_of_another(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::InUse { .. } | Refusal::Generation | Refusal::Managed | Refusal::NotAllowed)
 }
 
 impl Entry {
@@ -142,5 +147,22 @@ fn line_of(decided: Option<Attachment>, slot: &Slot) -> Option<Line> {
         None | Some(Attached::Preset) => slot.preset.clone(),
         Some(Attached::Line(line) | Attached::Owed(line)) => Some(*line),
         Some(Attached::Nothing | Attached::Assigned(_)) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_owed_is_forgotten_where_it_is_somebody_elses_only() {
+        let certificate = Refusal::Certificate { fault: node::Fault::NotYet { not_before: 1 }, clock: 0 };
+        let unknown = Refusal::Unknown { verdict: 99 };
+        for waits in [Refusal::NotLent, Refusal::NoRoom, Refusal::Version, certificate, unknown] {
+            assert!(!is_of_another(&waits), "{waits:?}");
+        }
+        for ends in [Refusal::Generation, Refusal::Managed, Refusal::NotAllowed] {
+            assert!(is_of_another(&ends), "{ends:?}");
+        }
     }
 }
