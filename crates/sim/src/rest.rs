@@ -15,8 +15,9 @@ use crate::slot::has_guests;
 use crate::stage::{Event, LENDER, Stage};
 
 const SECOND: u64 = 1_000_000_000;
-/// Of a thousand worlds with guests and a rival, in how many a guest rests.
-const SHARE: u64 = 500;
+/// Of a thousand worlds with guests and a rival, in how many a guest rests: such a world takes as long as a hundred
+/// others.
+const SHARE: u64 = 50;
 /// How often it is looked whether there is a guest that could rest, at least: who has a drive may soon be done with it.
 const SIGHT: u64 = 2_000_000;
 /// How often it is looked whether something has ended: what was under way, or that somebody wants a drive.
@@ -69,7 +70,7 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// In half of the worlds with guests and a rival.
+    /// In some of the worlds with guests and a rival.
     pub(crate) fn of(seed: u64) -> Option<Self> {
         let mut random = Chance::Rest.of(seed);
         random.chance(SHARE).then(|| Self {
