@@ -174,8 +174,8 @@ fn with_integers<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     fn whole(value: &mut Value) {
         match value {
             Value::Number(number) => {
-                // Up to there each integer is a float, too.
-                let is_whole = |it: &f64| it.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(it);
+                // Beyond 2^53 it is the nearest one that is a float, as JSON lets one expect.
+                let is_whole = |it: &f64| it.fract() == 0.0 && (0.0..2.0_f64.powi(64)).contains(it);
                 if let Some(integer) = number.as_f64().filter(|it| number.is_f64() && is_whole(it)) {
                     *value = Value::from(integer as u64);
                 }
@@ -217,5 +217,26 @@ impl Pairs {
             };
         }
         Ok(is_set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_as_a_float_is_the_integer_that_it_is() {
+        // The second is off by a quarter for who reads floats but roughly.
+        for (text, integer) in [
+            ("17.0", Some(17)),
+            ("2251799813685247.0", Some(2_251_799_813_685_247)),
+            ("1e18", Some(1_000_000_000_000_000_000)),
+            ("17.25", None),
+            ("-1.0", None),
+            ("18446744073709551616.0", None),
+        ] {
+            let read = with_integers::<[u64; 1]>(format!("[{text}]").as_bytes());
+            assert_eq!(read, integer.map(|it| [it]), "{text}");
+        }
     }
 }
