@@ -1,4 +1,4 @@
-//! The code of this program that is mapped.
+//! The code and the constants of this program that are mapped.
 
 use std::io;
 
@@ -10,16 +10,16 @@ const MAPS: &str = "/proc/self/smaps";
 /// kernel does not give up.
 const OWN: [&str; 3] = ["Anonymous:", "Swap:", "Locked:"];
 
-/// Gives up all pages of code. Those that run are mapped again when they are, from the kernel's cache: so what has only
-/// been needed to start does not stay. Costs a page fault of about a microsecond for each 64 KiB that run. Mappings
-/// that are not as their files are stay as they are.
+/// Gives up all pages of code and of constants. Those that are used are mapped again when they are, from the kernel's
+/// cache: so what has only been needed to start, such as all relocations, does not stay. Costs a page fault of about a
+/// microsecond for each 64 KiB that are used. Mappings that are not as their files are stay as they are.
 ///
 /// # Errors
 /// The kernel does not tell what is mapped, or does not take some of it back; nothing else comes of that.
 pub fn give_up_unused() -> io::Result<()> {
     let maps = std::fs::read_to_string(MAPS)?;
     let mut result = Ok(());
-    for (start, end) in unchanged_code(&maps) {
+    for (start, end) in unchanged(&maps) {
         // SAFETY: the mapping is private, of a file and not writable, and no page of it is other than the file's: the
         // kernel reads it from there when it is touched.
         let given_up = unsafe { rustix::mm::madvise(start as *mut _, end - start, Advice::LinuxDontNeed) };
@@ -28,8 +28,8 @@ pub fn give_up_unused() -> io::Result<()> {
     Ok(result?)
 }
 
-/// The addresses of code that is as its file is.
-fn unchanged_code(maps: &str) -> Vec<(usize, usize)> {
+/// The addresses of code and constants that are as their file is.
+fn unchanged(maps: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut present = None;
     for line in maps.lines() {
@@ -40,7 +40,7 @@ fn unchanged_code(maps: &str) -> Vec<(usize, usize)> {
             }
             _ => {
                 found.extend(present);
-                present = code_of_file(line);
+                present = read_only_file(line);
             }
         }
     }
@@ -48,12 +48,12 @@ fn unchanged_code(maps: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// The addresses in the first line of a mapping if that is code of a file (proc_pid_maps(5)).
-fn code_of_file(line: &str) -> Option<(usize, usize)> {
+/// The addresses in the first line of a mapping if that is of a file and nothing is written there (proc_pid_maps(5)).
+fn read_only_file(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (range, permissions) = (fields.next()?, fields.next()?);
     let (_offset, _device, inode) = (fields.next()?, fields.next()?, fields.next()?);
-    if permissions != "r-xp" || inode == "0" {
+    if !matches!(permissions, "r-xp" | "r--p") || inode == "0" {
         return None;
     }
     let (start, end) = range.split_once('-')?;
@@ -68,19 +68,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_of_files_is_given_up() {
-        let code = "55d0c000-55d0d000 r-xp 00001000 fe:00 1234   /usr/bin/cat";
-        assert_eq!(code_of_file(code), Some((0x55d0_c000, 0x55d0_d000)));
+    fn only_what_files_have_and_nobody_writes_is_given_up() {
+        for permissions in ["r-xp", "r--p"] {
+            let line = format!("55d0c000-55d0d000 {permissions} 00001000 fe:00 1234   /usr/bin/cat");
+            assert_eq!(read_only_file(&line), Some((0x55d0_c000, 0x55d0_d000)));
+        }
         for line in [
             "55d0c000-55d0d000 rw-p 00001000 fe:00 1234   /usr/bin/cat",
-            "55d0c000-55d0d000 r--p 00001000 fe:00 1234   /usr/bin/cat",
             "55d0c000-55d0d000 r-xs 00001000 fe:00 1234   /usr/bin/cat",
             "7ffd0000-7ffd2000 r-xp 00000000 00:00 0      [vdso]",
             "55d0d000-55d0c000 r-xp 00001000 fe:00 1234   /usr/bin/cat",
             "55d0c000 r-xp",
             "",
         ] {
-            assert_eq!(code_of_file(line), None, "{line}");
+            assert_eq!(read_only_file(line), None, "{line}");
         }
     }
 
@@ -103,8 +104,8 @@ mod tests {
             "7000-8000 rw-p 00000000 fe:00 12   /usr/bin/cat\nAnonymous: 0 kB\n".to_owned(),
             mapping(0x9000, ""),
         ];
-        assert_eq!(unchanged_code(&maps.concat()), [(0x2000, 0x3000), (0x9000, 0xa000)]);
-        assert_eq!(unchanged_code(""), []);
+        assert_eq!(unchanged(&maps.concat()), [(0x2000, 0x3000), (0x9000, 0xa000)]);
+        assert_eq!(unchanged(""), []);
     }
 
     const LEN: usize = 1 << 16;
