@@ -120,9 +120,14 @@ fn start_node(machine: &Machine, rest: &str) -> Process {
 
 /// A node without a manager, whose slot gives up a silent lender at once.
 fn start_line_desk(machine: &Machine) -> Process {
+    start_desk_with(machine, "")
+}
+
+/// The same with something else in its file.
+fn start_desk_with(machine: &Machine, rest: &str) -> Process {
     let socket = machine.dir().join("a.sock");
     let slot = format!("name = 'a'\nsocket = '{}'\non_silence = 'remove'\n", socket.display());
-    start_node(machine, &format!("[[domains]]\nname = 'vm'\nkind = 'vm'\n[[domains.slots]]\n{slot}"))
+    start_node(machine, &format!("{rest}[[domains]]\nname = 'vm'\nkind = 'vm'\n[[domains.slots]]\n{slot}"))
 }
 
 fn attach(machine: &Machine, line: &str) {
@@ -165,6 +170,41 @@ fn what_a_line_has_attached_is_given_back_when_its_lender_is_heard() {
         assert_eq!(desk.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", desk.tail());
         desk = start_line_desk(machine);
         wait_slot(machine, "vm/a", |loan| loan.is_none_or(|loan| loan["state"] == "vacant"));
+    }
+    for node in [&mut desk, &mut store.process] {
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
+/// A node may have elsewhere what a slot of it has lost and still owes: it begins, and has it there.
+#[test]
+fn what_a_slot_owes_can_be_had_elsewhere() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let mut store = start_store(machine);
+    let mut desk = start_line_desk(machine);
+    attach(machine, &store.lines[0]);
+    let mut seen = events::follow(machine, "desk");
+    store.process.kill_tree().unwrap();
+    events::next(&mut seen, "slot-lost");
+    desk.kill_tree().unwrap();
+    let nbd = machine.dir().join("nbd.sock");
+    let loan = format!("[[loans]]\nline = '{}'\nnbd = '{}'\n", store.lines[0], nbd.display());
+    desk = start_desk_with(machine, &loan);
+    store = start_store(machine);
+    for _ in 0..2 {
+        poll_until("the drive where it is now", LONG, || {
+            let status = status(machine, "desk")?;
+            let loans = status["loans"].as_array().unwrap();
+            let mut had = loans.iter().filter(|loan| has(Some(loan), "nvme0"));
+            Ok(had.find(|loan| loan["slot"].is_null()).cloned())
+        })
+        .unwrap();
+        wait_slot(machine, "vm/a", |loan| loan.is_none_or(|loan| loan["state"] == "vacant"));
+        // It stays so.
+        assert_eq!(desk.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", desk.tail());
+        desk = start_desk_with(machine, &loan);
     }
     for node in [&mut desk, &mut store.process] {
         assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use io::agent::Agent;
+use io::agent::{Agent, LoanSpec};
 use io::event::Event;
 use node::Refusal;
 
@@ -68,6 +68,33 @@ impl Domains {
             }
         } else {
             place.give_back(loan, agent);
+        }
+    }
+
+    /// Slots that owe what a node of these `loans` has elsewhere, as its file says by now, are vacant: where it is had,
+    /// its lender hears of it. [`Domains::end_debts`] makes that durable.
+    pub(in crate::roles) fn settle_debts(&mut self, loans: &mut [LoanSpec]) -> Vec<usize> {
+        let mut settled = Vec::new();
+        for (&at, place) in self.places.iter_mut().filter(|(_, place)| place.is_owed()) {
+            let function = loans[at].config.function;
+            let has_it = |(other, loan): (usize, &LoanSpec)| {
+                other != at && !loan.is_vacant() && loan.config.function == function
+            };
+            if loans.iter().enumerate().any(has_it) {
+                loans[at] = place.vacancy();
+                place.phase = Phase::Vacant;
+                settled.push(at);
+            }
+        }
+        settled
+    }
+
+    /// What these slots owed is settled.
+    pub(in crate::roles) fn end_debts(&mut self, settled: &[usize], state: &StateDir) {
+        for at in settled {
+            if let Some(place) = self.places.get_mut(at) {
+                place.end_loss(state);
+            }
         }
     }
 
@@ -152,7 +179,14 @@ fn line_of(decided: Option<Attachment>, slot: &Slot) -> Option<Line> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use base::ids::DomainBlock;
+    use io::agent::Edge;
+
     use super::*;
+    use crate::config::Config;
+    use crate::roles::borrow::Claim;
 
     #[test]
     fn what_is_owed_is_forgotten_where_it_is_somebody_elses_only() {
@@ -164,5 +198,35 @@ mod tests {
         for ends in [Refusal::Generation, Refusal::Managed, Refusal::NotAllowed] {
             assert!(is_of_another(&ends), "{ends:?}");
         }
+    }
+
+    #[test]
+    fn what_is_owed_and_had_elsewhere_is_owed_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&folder.path().join("state")).unwrap();
+        let line = crate::line::tests::example();
+        let owes = Attached::Owed(Box::new(line.clone()));
+        state.set_attachment(&"vm/a".parse().unwrap(), &Attachment { generation: 7, attached: owes }).unwrap();
+        let slot = |name: &str| {
+            let socket = folder.path().join(name);
+            format!("[[domains.slots]]\nname = '{name}'\nsocket = '{}'\n", socket.display())
+        };
+        let text = format!("[[domains]]\nname = 'vm'\nkind = 'vm'\n{}{}", slot("a"), slot("b"));
+        let config = Config::parse(&text, Path::new("n.toml")).unwrap();
+        let block = DomainBlock::new(64, 4).unwrap();
+        let (mut domains, mut slots) = Domains::open(&config.domains, block, &state).unwrap();
+        assert!(domains.settle_debts(&mut slots).is_empty(), "nobody else has it");
+        assert!(domains.places[&0].is_owed());
+        let edge = Edge::Nbd { path: folder.path().join("nbd"), listener: None };
+        let mut loans = vec![Claim::Line(Box::new(line)).loan(edge, Duration::ZERO)];
+        loans.extend(slots);
+        domains.follow(1);
+        let settled = domains.settle_debts(&mut loans);
+        assert_eq!(settled, [1]);
+        assert_eq!(loans.iter().map(LoanSpec::is_vacant).collect::<Vec<_>>(), [false, true, true]);
+        assert!(domains.places[&1].phase == Phase::Vacant);
+        domains.end_debts(&settled, &state);
+        let kept = state.attachment(&"vm/a".parse().unwrap()).unwrap().unwrap();
+        assert_eq!((kept.generation, kept.attached), (8, Attached::Nothing));
     }
 }

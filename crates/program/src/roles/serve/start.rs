@@ -88,6 +88,7 @@ impl Node {
         loans.extend(borrowed);
         domains.follow(loans.len());
         loans.extend(slots);
+        let settled = domains.settle_debts(&mut loans);
         check(block, &loans)?;
         let unheard = |error: std::io::Error| Failure::io("cannot watch for signals", &error);
         let hangup = if reload.is_some() { Hangup::Reloads } else { Hangup::Ends };
@@ -124,6 +125,7 @@ impl Node {
             Failure::io("cannot start the node", &error)
         })?;
         state.keep();
+        domains.end_debts(&settled, &state);
         Ok(Self {
             discovery: Discovery::new(
                 agent.view().spec().identity.id(),
