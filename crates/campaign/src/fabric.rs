@@ -80,7 +80,8 @@ impl<'a> Fabric<'a> {
         let text = self.told(&[of, "list", "-o", "json"])?;
         let page: Value =
             serde_json::from_str(&text).map_err(|error| Error::unexpected(error.to_string()))?;
-        let rows = page[format!("{of}s")].as_array().cloned();
+        let key = if of == "switch" { "switches".to_owned() } else { format!("{of}s") };
+        let rows = page[key].as_array().cloned();
         rows.ok_or_else(|| Error::unexpected(format!("no list: {text}")))
     }
 

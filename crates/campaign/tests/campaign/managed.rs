@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::events;
+use crate::{events, switches};
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary, borrow_command, kill_card, status};
 use campaign::fabric::Fabric;
 use campaign::host::{guest_fio, guest_fio_verified};
@@ -10,7 +10,7 @@ use campaign::process::{Process, poll_until, run_to_end};
 use campaign::world::{Machine, World, WorldConfig};
 use campaign::{gate, tools};
 use guest::{HotPlug, Message, Vm};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
@@ -449,6 +449,49 @@ fn a_dead_rail_is_shown_until_it_answers() {
     assert_eq!(status(machine, "desk").unwrap()["loans"][0]["state"], "up");
     for node in [&mut desk.process, &mut store.process, &mut fabric.manager] {
         assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    }
+}
+
+/// Nodes that have nothing but a switch are told what is behind it, and the manager shows the switch as it is.
+#[test]
+fn a_drive_behind_a_switch_is_assigned_and_the_switch_is_shown() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let fabric = Fabric::found(machine).unwrap();
+    let (at, dir) = ("127.0.0.1:7500", machine.dir().display());
+    let node = |name: &str, own: &str, rest: &str| {
+        fabric.join(machine, name).unwrap();
+        let rail = format!("[[rails]]\nname = 'r'\nlisten = '{own}'\nswitch = '{at}'\n");
+        let text = format!("name = '{name}'\nstate_dir = '{dir}/state/{name}'\nshm = false\n{rail}{rest}");
+        let mut command = machine.command(binary().unwrap());
+        command.args(["node", "--config"]).arg(switches::write(machine, name, &text));
+        let row = fabric.wait_row("node", name, LONG, |_| true).unwrap();
+        let range = format!("domains = [{}]", row["domains"]);
+        (machine.spawn(name, command).unwrap(), switches::port(name, at, own, &range))
+    };
+    let device = "[[devices]]\nfunction = 'nvme0'\nsource = 'ram:16M'\n";
+    let slot = format!("[[domains.slots]]\nname = 'a'\nsocket = '{dir}/a.sock'\n");
+    let (mut store, to_store) = node("store", "127.0.0.1:7501", device);
+    let (mut desk, to_desk) =
+        node("desk", "127.0.0.1:7502", &format!("[[domains]]\nname = 'vm'\nkind = 'vm'\n{slot}"));
+    let ports = to_store + &to_desk;
+    let mut switch = switches::start(machine, "s", &ports);
+    fabric.wait_row("function", "store/nvme0", LONG, is_state("free")).unwrap();
+    fabric.wait_row("domain", "desk/vm", LONG, |_| true).unwrap();
+    fabric.told(&["assign", "store/nvme0", "vm/a"]).unwrap();
+    wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
+    let hears = |row: &Value| row["state"] == "heard" && row["nodes"] == json!(["desk/r", "store/r"]);
+    let row = fabric.wait_row("switch", "s", LONG, hears).unwrap();
+    assert_eq!(row["switch"], status(machine, "s").unwrap()["node"]["id"], "{row}");
+    switch.kill().unwrap();
+    fabric.wait_row("switch", "s", LONG, is_state("silent")).unwrap();
+    wait_slot(machine, "vm/a", |loan| loan.is_some_and(|loan| loan["state"] == "silent"));
+    switch = switches::start(machine, "s", &ports);
+    fabric.wait_row("switch", "s", LONG, hears).unwrap();
+    wait_slot(machine, "vm/a", |loan| has(loan, "nvme0"));
+    for it in [&mut desk, &mut store, &mut switch] {
+        assert_eq!(it.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", it.tail());
     }
 }
 

@@ -206,7 +206,9 @@ mod tests {
         let state = StateDir::open(&folder.path().join("state")).unwrap();
         let line = crate::line::tests::example();
         let owes = Attached::Owed(Box::new(line.clone()));
-        state.set_attachment(&"vm/a".parse().unwrap(), &Attachment { generation: 7, attached: owes }).unwrap();
+        state
+            .set_attachment(&"vm/a".parse().unwrap(), &Attachment { generation: 7, attached: owes })
+            .unwrap();
         let slot = |name: &str| {
             let socket = folder.path().join(name);
             format!("[[domains.slots]]\nname = '{name}'\nsocket = '{}'\n", socket.display())
