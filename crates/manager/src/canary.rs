@@ -49,6 +49,8 @@ pub(crate) enum Rule {
     CheckLimits,
     /// That a list of functions is made counts for the decision that it is about.
     CheckMade,
+    /// A function is made when its lender lends it.
+    SeeMade,
     /// A lender heeds no older list of functions that are made there than it has.
     RefuseOlderMade,
     /// A function that somebody has is not deleted.

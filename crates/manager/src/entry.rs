@@ -272,6 +272,16 @@ impl Change {
             _ => None,
         }
     }
+
+    /// The node that is known by it to lend functions that were made there.
+    pub(crate) fn lent_at(&self) -> Option<NodeId> {
+        let Self::Reported { id, news } = self else { return None };
+        let is_of_made = |news: &News| match news {
+            News::Seen { resource, .. } | News::Described { resource, .. } => resource.made.is_some(),
+            _ => false,
+        };
+        news.iter().any(is_of_made).then_some(*id)
+    }
 }
 
 /// Something new about a function of the node that reports it.

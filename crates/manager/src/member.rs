@@ -161,7 +161,7 @@ pub enum Effect {
     /// Functions shall be made, and those that were made earlier and are not named any more deleted, as
     /// [`Member::kept`] says now: nobody has these ([`Member::is_unused`]), or they wait until that is so
     /// ([`Member::give_up`]). Each has a number that no other one ever has, be it of the same name.
-    /// [`Member::handle_made`] is told when all of that is so.
+    /// [`Member::handle_made`] is told when all of that is so, but for what waits for its place on a medium only.
     Make,
     /// Say this to the manager. It may get lost.
     Say(Report),
@@ -195,7 +195,7 @@ pub struct Member {
     acting: BTreeMap<u32, Row>,
     /// Functions whose borrower was silent for too long, by this generation.
     over: BTreeMap<u32, LoanGeneration>,
-    /// Which list of functions is made, but for these.
+    /// Which list of functions is done, and what of it cannot be made.
     made: Option<(MadeId, Vec<Unmade>)>,
     /// Rails that do not work.
     rails: Vec<DeadRail>,
@@ -309,10 +309,13 @@ impl Member {
         }
     }
 
-    /// All of this list is made but what is named here, and nothing that was made by an earlier one is left.
+    /// This list is done, but for what is named here, which cannot be made: nothing that was made by an earlier one is
+    /// left, and all else is lent, or will be when its place reads as zeroes. May be said again, with more of those.
     pub fn handle_made(&mut self, id: MadeId, refused: Vec<Unmade>) {
-        if self.durable.made.as_ref().is_some_and(|list| list.id == id) {
-            self.made = Some((id, refused));
+        let is_present = self.durable.made.as_ref().is_some_and(|list| list.id == id);
+        let made = Some((id, refused));
+        if is_present && self.made != made {
+            self.made = made;
             self.say_inventory();
         }
     }
@@ -719,7 +722,9 @@ mod tests {
         let refused = vec![Unmade { name: "fast".parse().unwrap(), why: "no room".to_owned() }];
         member.handle_made(MadeId { epoch: 1, index: 7 }, refused.clone());
         let said = said_made(&drive(&mut member, true)).unwrap();
-        assert_eq!((said.is_done, said.refused), (true, refused));
+        assert_eq!((said.is_done, &said.refused), (true, &refused));
+        member.handle_made(MadeId { epoch: 1, index: 7 }, refused);
+        assert_eq!(drive(&mut member, true), [], "that is known");
         // What was durable when it died is made, and said anew.
         let mut next = Member::new(member.identity().clone(), member.kept().clone());
         assert_eq!(next.poll_effect(), Some(Effect::Make));

@@ -122,7 +122,9 @@ impl<'a> Judge<'a> {
                 }
             }
             (Some(known), Some(said)) if said.list.id == known.id || canary::is_off(Rule::CheckMade) => {
-                if said.is_done && !known.is_applied() {
+                // What it has cleared a place for in vain it cannot make after all.
+                let is_wanted = |it: &Unmade| known.functions.get(&it.name).is_some_and(|it| !it.is_made);
+                if said.is_done && (!known.is_applied() || said.refused.iter().any(is_wanted)) {
                     let refused = said.refused.iter().take(MADE_PER_NODE_MAX).map(shortened);
                     self.verdict.news.push(News::Made { id: said.list.id, refused: refused.collect() });
                 }

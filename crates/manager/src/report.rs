@@ -101,7 +101,8 @@ impl RailCause {
 pub struct MadeSaid {
     /// What it was told, durable there.
     pub list: MadeList,
-    /// Whether it lends all of these but those that it cannot make, and nothing that was made earlier.
+    /// Whether it lends all of these but those that it cannot make, and those of which the place on a medium has yet to
+    /// read as zeroes; and nothing that was made earlier.
     pub is_done: bool,
     /// What it cannot make, and has never made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -11,7 +11,10 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use node::{DriveCells, DriveConfig, MadeFunction};
 
 use super::{Agent, LoanEnd, LoanSpec, View};
-use crate::files::Image;
+use crate::files::{Image, Witness};
+
+/// So many parts of one image are made to read as zeroes at once: one that takes hours is beside others then.
+pub const ZEROINGS_MAX: usize = 4;
 
 /// Part of an image that is made to read as zeroes, in a thread of its own: a disk may take its time.
 pub struct Zeroing(Receiver<io::Result<()>>);
@@ -27,17 +30,26 @@ impl Zeroing {
     }
 }
 
+/// One that is over when that is told here.
+impl From<Receiver<io::Result<()>>> for Zeroing {
+    fn from(told: Receiver<io::Result<()>>) -> Self {
+        Self(told)
+    }
+}
+
 /// Does both in a thread, the second one if the first one went well: how that went, and how the second one did, which
-/// is told first.
+/// is told first. `has_lost` is asked then: whether another flush of the image was told instead what this one is about.
 pub(super) fn zero_in_thread(
     zero: impl FnOnce() -> io::Result<()> + Send + 'static,
     sync: impl FnOnce() -> io::Result<()> + Send + 'static,
+    has_lost: impl FnOnce() -> bool + Send + 'static,
 ) -> io::Result<(Zeroing, Receiver<io::Result<()>>)> {
     let (tell, told) = mpsc::channel();
     let (tell_synced, synced) = mpsc::channel();
     let run = move || {
-        let done = zero().and_then(|()| {
-            let done = sync();
+        let done = zero().and_then(move |()| {
+            let lost = || io::Error::other("another flush was told that the disk has lost something");
+            let done = sync().and_then(|()| if has_lost() { Err(lost()) } else { Ok(()) });
             // Nobody asks any more where the node has ended.
             let _ = tell_synced.send(done.as_ref().copied().map_err(|error| error.kind().into()));
             done
@@ -85,14 +97,19 @@ impl Agent {
     /// lost it then, as with any other flush.
     ///
     /// # Errors
-    /// There is no such drive, or it is being done there, or the system has no descriptor or thread for it.
+    /// There is no such drive, or it is being done in [`ZEROINGS_MAX`] places of it, or the system has no descriptor or
+    /// thread for it.
     pub fn zero_beside(&mut self, drive: usize, start: u64, bytes: u64) -> io::Result<Zeroing> {
         let spec = self.spec.drive(drive).ok_or(io::ErrorKind::NotFound)?;
         let image = Arc::new(Image::from_fd(spec.image.as_fd().try_clone_to_owned()?)?);
+        // Linux tells what went wrong with writing back once, and the image has one open file description.
+        let witness = Witness::of(&image).ok().flatten();
+        let has_lost = move || witness.as_ref().is_some_and(Witness::has_lost);
         self.note_zeroing(drive);
         let zeroed = Arc::clone(&image);
         let zero = move || zeroed.zero(start, bytes, true);
-        self.images.zero_beside(drive, || zero_in_thread(zero, move || image.sync_all()))
+        let note = || self.spec.last_writes.note(drive);
+        self.images.zero_beside(drive, note, || zero_in_thread(zero, move || image.sync_all(), has_lost))
     }
 
     /// As long as that goes on, and when it is over: the time stamp of the image is this node's doing.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use node::Limit;
 
-use super::divide::Zeroing;
+use super::divide::{ZEROINGS_MAX, Zeroing};
 use super::{Agent, AgentEvent, DriveSpec, LoanEnd, Withdrawn};
 use crate::card::lost_by;
 use crate::event::Event;
@@ -64,8 +64,8 @@ pub(super) struct Seen {
     cleared: u64,
     /// It is being made durable by a thread, which says here how that went.
     syncing: Option<Receiver<io::Result<()>>>,
-    /// The same, after a part of it is made to read as zeroes.
-    zeroing: Option<Receiver<io::Result<()>>>,
+    /// The same, each after a part of it is made to read as zeroes: [`ZEROINGS_MAX`] at most.
+    zeroing: Vec<Receiver<io::Result<()>>>,
 }
 
 impl Images {
@@ -92,18 +92,20 @@ impl Images {
         self.seen.get(place).is_some_and(|seen| seen.syncing.is_some())
     }
 
-    /// Begins to make a part of the image in this place read as zeroes, unless another one is.
+    /// Begins to make a part of the image in this place read as zeroes, unless as many are as may be.
     pub(super) fn zero_beside(
         &mut self,
         place: usize,
+        note: impl FnOnce(),
         begin: impl FnOnce() -> io::Result<(Zeroing, Receiver<io::Result<()>>)>,
     ) -> io::Result<Zeroing> {
         let seen = &mut self.seen[place];
-        if !seen.is_zeroed(Duration::ZERO) {
+        seen.look_at_zeroing(Duration::ZERO, note);
+        if seen.zeroing.len() >= ZEROINGS_MAX {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         let (zeroing, synced) = begin()?;
-        seen.zeroing = Some(synced);
+        seen.zeroing.push(synced);
         Ok(zeroing)
     }
 
@@ -163,12 +165,24 @@ impl Seen {
     /// Whether no thread makes the image durable any more. What it has met is only known from there: the kernel tells
     /// it once.
     fn is_synced(&mut self, patience: Duration) -> bool {
-        is_over(&mut self.syncing, &mut self.has_lost, patience)
+        let Some(thread) = &self.syncing else { return true };
+        let is_over = is_over(thread, &mut self.has_lost, patience);
+        if is_over {
+            self.syncing = None;
+        }
+        is_over
     }
 
-    /// The same of one that makes a part of it read as zeroes.
-    fn is_zeroed(&mut self, patience: Duration) -> bool {
-        is_over(&mut self.zeroing, &mut self.has_lost, patience)
+    /// The same of those that make parts of it read as zeroes. `note`: its time stamp is this node's doing until now;
+    /// that is said last, so that it holds for all that they have written.
+    fn look_at_zeroing(&mut self, patience: Duration, note: impl FnOnce()) {
+        if self.zeroing.is_empty() {
+            return;
+        }
+        let until = Instant::now() + patience;
+        let left = || until.saturating_duration_since(Instant::now());
+        self.zeroing.retain(|thread| !is_over(thread, &mut self.has_lost, left()));
+        note();
     }
 
     /// What became of `drive`, of which no card asks anything any more; `goes_on`: unless one does after all.
@@ -183,10 +197,7 @@ impl Seen {
         let synced = self.sync(spec);
         last_writes.end_flush(drive, synced.is_ok());
         self.is_synced(QUICK);
-        if self.zeroing.is_some() {
-            self.is_zeroed(QUICK);
-            last_writes.note(drive);
-        }
+        self.look_at_zeroing(QUICK, || last_writes.note(drive));
         // A card that still has a flush under way may be told in our place; the witness is told in any case.
         self.has_lost |= self.witness.as_ref().is_some_and(Witness::has_lost);
         // Or has told the card, which nobody has heard since.
@@ -208,14 +219,12 @@ impl Seen {
 }
 
 /// Whether a thread that makes an image durable has ended; if it has met an error, something is lost.
-fn is_over(thread: &mut Option<Receiver<io::Result<()>>>, has_lost: &mut bool, patience: Duration) -> bool {
-    let Some(told) = thread else { return true };
-    match told.recv_timeout(patience) {
+fn is_over(thread: &Receiver<io::Result<()>>, has_lost: &mut bool, patience: Duration) -> bool {
+    match thread.recv_timeout(patience) {
         Err(RecvTimeoutError::Timeout) => return false,
         Err(RecvTimeoutError::Disconnected) | Ok(Ok(())) => {}
         Ok(Err(_)) => *has_lost = true,
     }
-    *thread = None;
     true
 }
 
@@ -249,11 +258,7 @@ impl Agent {
         let (spec, seen) = (self.spec.drives[drive].as_ref()?, &mut self.images.seen[drive]);
         let had_lost = seen.has_lost;
         seen.is_synced(Duration::ZERO);
-        if seen.zeroing.is_some() {
-            seen.is_zeroed(Duration::ZERO);
-            // That time stamp is this node's doing.
-            self.spec.last_writes.note(drive);
-        }
+        seen.look_at_zeroing(Duration::ZERO, || self.spec.last_writes.note(drive));
         if seen.has_lost && !had_lost {
             self.push_of_drive(drive, ToDrive::Fault);
             return None;
@@ -494,7 +499,12 @@ mod tests {
     #[test]
     fn a_part_that_reads_as_zeroes_is_made_durable() {
         let failed = || io::Error::from(io::ErrorKind::StorageFull);
-        for (zeroed, synced, is_lost) in [(true, true, false), (true, false, true), (false, true, false)] {
+        for (zeroed, synced, told_other, is_lost) in [
+            (true, true, false, false),
+            (true, false, false, true),
+            (false, true, false, false),
+            (true, true, true, true),
+        ] {
             let answer = move |is_well: bool| if is_well { Ok(()) } else { Err(failed()) };
             let mut images = Images { seen: vec![Seen::default()], look_at: None };
             let (go, wait) = mpsc::channel::<()>();
@@ -502,10 +512,8 @@ mod tests {
                 wait.recv().unwrap();
                 answer(zeroed)
             };
-            let begin = || zero_in_thread(zero, move || answer(synced));
-            let zeroing = images.zero_beside(0, begin).unwrap();
-            let other = images.zero_beside(0, || zero_in_thread(|| Ok(()), || Ok(())));
-            assert_eq!(other.err().map(|error| error.kind()), Some(io::ErrorKind::ResourceBusy));
+            let begin = || zero_in_thread(zero, move || answer(synced), move || told_other);
+            let zeroing = images.zero_beside(0, || {}, begin).unwrap();
             assert!(zeroing.poll().is_none());
             go.send(()).unwrap();
             let done = loop {
@@ -514,9 +522,51 @@ mod tests {
                     None => std::thread::yield_now(),
                 }
             };
-            assert_eq!(done.is_ok(), zeroed && synced);
-            assert!(images.seen[0].is_zeroed(Duration::from_secs(20)));
+            assert_eq!(done.is_ok(), zeroed && synced && !told_other);
+            images.seen[0].look_at_zeroing(Duration::from_secs(20), || {});
+            assert!(images.seen[0].zeroing.is_empty());
             assert_eq!(images.has_lost(0), is_lost);
         }
+    }
+
+    /// One that takes hours, or never ends, is no reason for others to wait.
+    #[test]
+    fn parts_of_an_image_are_made_to_read_as_zeroes_beside_each_other() {
+        let mut images = Images { seen: vec![Seen::default()], look_at: None };
+        let mut never = Vec::new();
+        for _ in 1..ZEROINGS_MAX {
+            let (end, told) = mpsc::channel();
+            let begin = || Ok((Zeroing::from(mpsc::channel().1), told));
+            images.zero_beside(0, || {}, begin).unwrap();
+            never.push(end);
+        }
+        for _ in 0..2 {
+            let begin = || zero_in_thread(|| Ok(()), || Ok(()), || false);
+            let zeroing = images.zero_beside(0, || {}, begin).unwrap();
+            while zeroing.poll().is_none() {
+                std::thread::yield_now();
+            }
+        }
+        let (_end, told) = mpsc::channel();
+        images.zero_beside(0, || {}, || Ok((Zeroing::from(mpsc::channel().1), told))).unwrap();
+        let more = images.zero_beside(0, || {}, || zero_in_thread(|| Ok(()), || Ok(()), || false));
+        assert_eq!(more.err().map(|error| error.kind()), Some(io::ErrorKind::ResourceBusy));
+    }
+
+    /// What is written just before one ends is the node's doing, too.
+    #[test]
+    fn the_time_stamp_is_the_nodes_doing_until_it_is_known_that_no_part_is_cleared_any_more() {
+        let (tell, told) = mpsc::channel();
+        let mut seen = Seen { zeroing: vec![told], ..Seen::default() };
+        let mut notes = 0;
+        seen.look_at_zeroing(Duration::ZERO, || {
+            notes += 1;
+            tell.send(Ok(())).unwrap();
+        });
+        assert!(!seen.zeroing.is_empty(), "it has ended after that was noted");
+        seen.look_at_zeroing(Duration::ZERO, || notes += 1);
+        assert!(seen.zeroing.is_empty() && notes == 2);
+        seen.look_at_zeroing(Duration::ZERO, || notes += 1);
+        assert_eq!(notes, 2, "nothing is cleared");
     }
 }

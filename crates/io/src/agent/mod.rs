@@ -44,7 +44,7 @@ use tracing::debug;
 use self::change::Leaving;
 pub use self::change::{Arrivals, Withdrawn};
 use self::clients::Clients;
-pub use self::divide::Zeroing;
+pub use self::divide::{ZEROINGS_MAX, Zeroing};
 pub use self::drives::DriveEnd;
 use self::drives::Images;
 use self::entries::Entries;

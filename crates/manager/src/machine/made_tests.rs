@@ -2,7 +2,7 @@ use base::ids::NodeId;
 
 use super::*;
 use crate::command::Command;
-use crate::model::{Limits, MADE_PER_NODE_MAX, Made, MadeId, MadeList, Unmade};
+use crate::model::{Limits, MADE_PER_NODE_MAX, Made, MadeId, MadeList, Resource, Unmade};
 use crate::report::{Holder, MadeSaid, Report, Reported, Said};
 use crate::testing::{
     T0, assign, by, delete, fabric, function_name, identity, make, name, node_id, reported, reported_made,
@@ -139,6 +139,56 @@ fn who_has_asked_for_what_cannot_be_made_hears_why_and_a_silent_lender_leaves_it
     assert_eq!(answers(&rig.all()), [(3, Ok(pending))]);
     rig.ask(4, delete("store/fast"));
     assert_eq!(answers(&rig.all()), [(4, Ok(pending))]);
+}
+
+/// One of terabytes on a disk that takes its time is cleared while others come, are refused, and go.
+#[test]
+fn a_function_whose_place_is_being_cleared_holds_up_no_other() {
+    let mut rig = Rig::new();
+    rig.ask(1, make("store/old", 4));
+    let told = lists(&rig.all());
+    let old = reported_made(7, "old", told[0].id);
+    rig.say(core::slice::from_ref(&old), done(&told[0], vec![]));
+    assert_eq!(answers(&rig.all()), [(1, Ok(Progress::Done))]);
+    for (ticket, command) in (2..).zip([
+        make("store/slow", 4),
+        make("store/bad", 4),
+        make("store/quick", 4),
+        make("store/huge", 4000),
+    ]) {
+        rig.ask(ticket, command);
+    }
+    rig.ask(6, delete("store/old"));
+    let list = lists(&rig.all()).pop().unwrap();
+    let id_of = |called: &str| list.functions.iter().find(|it| it.name == name(called)).unwrap().id;
+    // What is lent is made, also before the lender is as far as that with all others.
+    let quick = reported_made(8, "quick", id_of("quick"));
+    let under_way = MadeSaid { list: list.clone(), is_done: false, refused: vec![] };
+    let nothing_yet = Resource { bytes: 0, ..quick.resource };
+    rig.say(&[old.clone(), Reported { resource: nothing_yet, ..quick.clone() }], Some(under_way.clone()));
+    assert_eq!(answers(&rig.all()), [], "its card has yet to make it");
+    rig.say(&[old, quick.clone()], Some(under_way));
+    assert_eq!(answers(&rig.all()), [(4, Ok(Progress::Done))]);
+    let unmade = |called: &str| Unmade { name: name(called), why: "no".to_owned() };
+    rig.say(core::slice::from_ref(&quick), done(&list, vec![unmade("huge")]));
+    let refused = |called: &str| Err(Refusal::Unmakable { name: name(called), why: "no".to_owned() });
+    let effects = rig.all();
+    let mut said = answers(&effects);
+    said.sort_by_key(|(ticket, _)| *ticket);
+    assert_eq!(said, [(5, refused("huge")), (6, Ok(Progress::Done))]);
+    let list = lists(&effects).pop().unwrap();
+    rig.say(core::slice::from_ref(&quick), done(&list, vec![]));
+    assert_eq!(
+        (answers(&rig.all()), rig.manager.state().making(store()).unwrap().is_applied()),
+        (vec![], true)
+    );
+    // It was cleared in vain: whatever is said to be done, it is not there.
+    rig.say(core::slice::from_ref(&quick), done(&list, vec![unmade("bad")]));
+    let effects = rig.all();
+    assert_eq!(answers(&effects), [(3, refused("bad"))]);
+    let list = lists(&effects).pop().unwrap();
+    rig.say(&[quick, reported_made(9, "slow", id_of("slow"))], done(&list, vec![]));
+    assert_eq!(answers(&rig.all()), [(2, Ok(Progress::Done))]);
 }
 
 /// Its image was away for a moment, so it is known anew: nothing is decided of it, and nothing is done.

@@ -387,6 +387,9 @@ impl Manager {
             self.touched.push_back((index, Subject::Making(node)));
             self.making_changed(node);
         }
+        if let Some(node) = entry.change.lent_at() {
+            self.touched.push_back((index, Subject::Making(node)));
+        }
         match entry.change {
             Change::NodeRemoved { id, .. } | Change::NodeDisplaced { id } => {
                 self.contacts.remove(&id);

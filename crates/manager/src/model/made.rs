@@ -89,7 +89,7 @@ pub struct Unmade {
 /// What is decided of the functions that are made at a node, and how far its lender is.
 ///
 /// ```text
-///   create ──► wanted ── the lender has made all of the list ──► made ── delete ──► leaving ── the same ──► gone
+///   create ──► wanted ── the lender lends it ──► made ── delete ──► leaving ── its lender has applied that ──► gone
 ///                └────── the lender cannot make it ──► refused: no part of the list, remembered for who has asked
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ pub struct Making {
     pub leaving: BTreeMap<Name, MadeId>,
     /// What the lender could not make: [`UNMADE_MAX`] at most.
     pub refused: BTreeMap<Name, Refused>,
-    /// The last list that the lender has applied.
+    /// The last list that the lender has applied: what of it is not made waits for its place on a medium.
     pub applied: Option<MadeId>,
 }
 

@@ -19,6 +19,28 @@ pub(super) const MADE: u32 = 3;
 /// A size for which no lender has room.
 pub(super) const TOO_LARGE: u64 = 13 << 20;
 
+/// How often a lender looks before a place is cleared that takes its time.
+const CLEARED_AFTER: u64 = 3;
+
+/// What clearing the place of a function is like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Medium {
+    Quick,
+    Slow,
+    /// It takes as long, and comes to nothing.
+    Bad,
+}
+
+impl Medium {
+    fn of(made: &Made) -> Self {
+        match number_of(made) % 16 {
+            0 => Self::Bad,
+            1..6 => Self::Slow,
+            _ => Self::Quick,
+        }
+    }
+}
+
 /// The table of a lender, durable.
 pub(super) type Table = BTreeMap<Name, Made>;
 
@@ -86,7 +108,7 @@ impl Node {
         let refused = self.make(&list);
         member.set_functions(self.lent());
         if !is_late {
-            self.makes = false;
+            self.makes = self.clearing.values().any(|looks| *looks < CLEARED_AFTER);
             member.handle_made(list.id, refused);
         }
         self.member = Some(member);
@@ -95,11 +117,21 @@ impl Node {
 
     fn make(&mut self, list: &MadeList) -> Vec<Unmade> {
         let mut refused = Vec::new();
+        self.clearing.retain(|number, _| list.functions.iter().any(|made| number_of(made) == *number));
         for made in &list.functions {
             if self.made.contains_key(&made.name) {
                 continue;
             }
-            if is_too_large(&made.shape) {
+            let medium = Medium::of(made);
+            if medium != Medium::Quick {
+                let looks = self.clearing.entry(number_of(made)).or_default();
+                *looks += 1;
+                if *looks < CLEARED_AFTER {
+                    continue;
+                }
+                self.cleared += 1;
+            }
+            if is_too_large(&made.shape) || medium == Medium::Bad {
                 let (name, why) = (made.name.clone(), "the device lacks room".to_owned());
                 refused.push(Unmade { name, why });
             } else {

@@ -59,7 +59,7 @@ fn no_odd_seed_finds_anything() {
 
 /// Each rule, and in how many seeds at most its absence is noticed. That of `ClaimsAfterRestore` is noticed by a test
 /// of its own, `a_lender_that_claims_to_know_better_is_not_believed`: no seed tried has come to such a lie.
-const CANARIES: [(Rule, u64); 28] = [
+const CANARIES: [(Rule, u64); 29] = [
     (Rule::TellDurable, 200),
     (Rule::AnswerDurable, 200),
     (Rule::RememberRequests, 400),
@@ -81,6 +81,7 @@ const CANARIES: [(Rule, u64); 28] = [
     (Rule::RefuseOlderLimits, 400),
     (Rule::CheckLimits, 200),
     (Rule::CheckMade, 400),
+    (Rule::SeeMade, 400),
     (Rule::RefuseOlderMade, 400),
     (Rule::DeleteFree, 200),
     (Rule::SayActed, 400),

@@ -44,6 +44,10 @@ pub(super) struct Node {
     pub(super) made: Table,
     /// What was made is not what was told last.
     pub(super) makes: bool,
+    /// Of which functions it clears the places, by their numbers, and how often it has looked.
+    pub(super) clearing: BTreeMap<u32, u64>,
+    /// How many it has cleared so.
+    pub(super) cleared: u64,
     /// Whether an older copy of its folder was ever put back.
     pub(super) was_copied: bool,
     /// The process; none: it has not joined.
@@ -93,6 +97,8 @@ impl Node {
             marks: (0..FUNCTIONS).map(|number| (number, Mark::default())).collect(),
             made: Table::new(),
             makes: false,
+            clearing: BTreeMap::new(),
+            cleared: 0,
             was_copied: false,
             member: None,
             acts: Vec::new(),
@@ -131,6 +137,7 @@ impl Node {
         }
         member.set_rails(self.rails.values().copied().collect());
         (self.member, self.acts) = (Some(member), Vec::new());
+        self.clearing.clear();
     }
 
     /// It finds this rail dead from now on, or no more.

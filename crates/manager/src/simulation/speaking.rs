@@ -74,6 +74,7 @@ impl World {
         let id = self.nodes[at].id();
         self.nodes[at].catch_up();
         let deleted = self.nodes[at].follow_made();
+        self.counts.cleared += core::mem::take(&mut self.nodes[at].cleared);
         self.counts.deleted += deleted.len() as u64;
         deleted.iter().for_each(|deleted| self.checks.deleted(deleted));
         self.drive_node(at);

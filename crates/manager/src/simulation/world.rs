@@ -49,7 +49,7 @@ macro_rules! counts {
 
 counts!(
     deaths, torn, restores, flips, snapshots, lies, copies, cuts, reboots, removals, joins, hold_overs, done,
-    pending, refused, repeated, alarms, deleted, doubts, verdicts
+    pending, refused, repeated, alarms, cleared, deleted, doubts, verdicts
 );
 
 /// What happens at some time.

@@ -50,6 +50,7 @@ impl State {
         match news {
             News::Seen { number, name, resource, generation, loan } => {
                 self.add_function(key(number), name, *resource)?;
+                self.note_lent(node);
                 self.set_loan(key(number), *generation, *loan)
             }
             News::Described { number, name, resource } => {
@@ -57,6 +58,7 @@ impl State {
                 let version = self.index;
                 let function = self.function_mut(key(number))?;
                 (function.name, function.resource, function.version) = (name.clone(), *resource, version);
+                self.note_lent(node);
                 Ok(())
             }
             News::Gone { number } => {

@@ -1,12 +1,14 @@
 //! Functions that are made at nodes, by what was decided and by what lenders say.
 
+use std::collections::BTreeSet;
+
 use base::ids::NodeId;
 
 use super::{Corruption, State};
 use crate::canary::{self, Rule};
 use crate::model::{
-    FunctionName, Loan, MADE_PER_NODE_MAX, Made, MadeId, MadeList, Making, Name, Refused, Shape, UNMADE_MAX,
-    Unmade, Wanted,
+    Function, FunctionName, Loan, MADE_PER_NODE_MAX, Made, MadeId, MadeList, Making, Name, Refused, Shape,
+    UNMADE_MAX, Unmade, Wanted,
 };
 
 impl State {
@@ -72,7 +74,23 @@ impl State {
         Ok(())
     }
 
+    /// What is lent of what is wanted was made, whatever else the lender has yet to make.
+    pub(super) fn note_lent(&mut self, node: NodeId) {
+        let of = |function: &Function| Some((function.name.clone(), function.resource.made?));
+        let is_there = |function: &&Function| function.resource.bytes > 0;
+        let lent: BTreeSet<(Name, MadeId)> =
+            self.functions_of(node).filter(is_there).filter_map(of).collect();
+        let version = self.index;
+        let Some(making) = self.making.get_mut(&node) else { return };
+        for (name, wanted) in making.functions.iter_mut().filter(|(_, wanted)| !wanted.is_made) {
+            if lent.contains(&(name.clone(), wanted.id)) {
+                (wanted.is_made, making.version) = (true, version);
+            }
+        }
+    }
+
     /// The lender has applied a list, but for what it cannot make: that was never there, so it is no part of the list.
+    /// What it has yet to clear places for is made when it is lent.
     pub(super) fn made(&mut self, node: NodeId, id: MadeId, refused: &[Unmade]) -> Result<(), Corruption> {
         let (next, version) = (self.made_id(), self.index);
         let making = self.making.get_mut(&node).ok_or(Corruption::Making(node))?;
@@ -92,7 +110,10 @@ impl State {
             making.refused.insert(name.clone(), Refused { id: of, why: why.clone() });
             making.id = next;
         }
-        making.functions.values_mut().for_each(|it| it.is_made = true);
+        if canary::is_off(Rule::SeeMade) {
+            making.functions.values_mut().for_each(|it| it.is_made = true);
+        }
+        self.note_lent(node);
         Ok(())
     }
 

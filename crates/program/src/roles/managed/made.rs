@@ -5,17 +5,21 @@
 //! said no more, and nobody has it ──► not in the table, durable ──► lent no more, and its namespace is gone
 //! ```
 //!
+//! What takes its time is that a place reads as zeroes: the manager is told that all else is as it has said meanwhile,
+//! and hears of each function when that is lent.
+//!
 //! Whoever dies when, the table says at the next start what is lent, and what is not as was said is done then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use io::agent::{LoanSpec, Zeroing};
+use io::agent::LoanSpec;
 use io::event::Event;
 use manager::member::Member;
 use manager::model::{Made, MadeId, MadeList, Name, Storage, Unmade};
 use node::{DriveCells, FUNCTIONS_MAX, MAX_LOANS, MadeNamespace};
 
+use super::clearing::Clearings;
 use super::{Hands, about};
 use crate::config::{Device, Layout};
 use crate::exit::Failure;
@@ -37,19 +41,40 @@ pub(super) struct Maker {
     /// Of the list that was said last: what cannot be made, and why.
     refused: (Option<MadeId>, BTreeMap<Name, String>),
     /// Where nothing is to be left of what was there before.
-    zeroing: Option<Task>,
+    clearings: Clearings,
     /// When there is something to do; `None`: all is as was said.
     looks_at: Option<Instant>,
 }
 
-/// A place on a medium that is made to read as zeroes, for this function.
-struct Task {
-    made: Made,
-    drive: usize,
-    zeroing: Zeroing,
+/// What is so after a look.
+#[derive(Clone, Copy, Default)]
+struct Stand {
+    /// Something that takes no time.
+    is_under_way: bool,
+    /// Somebody has what is to go.
+    waits: bool,
+    /// Places are being cleared.
+    is_clearing: bool,
+    /// All that was said is lent or cannot be, but for what waits for its place to be cleared.
+    has_made: bool,
+}
+
+impl Stand {
+    /// Whether the manager is told that all is as it has said, as far as that takes no time.
+    fn is_told(self) -> bool {
+        self.has_made && !self.is_under_way && !self.waits
+    }
+
+    fn progress(self) -> Progress {
+        if self.is_under_way || self.is_clearing || !(self.has_made || self.waits) {
+            return Progress::UnderWay;
+        }
+        if self.waits { Progress::Waits } else { Progress::Done }
+    }
 }
 
 /// How far it is.
+#[derive(Debug, PartialEq, Eq)]
 enum Progress {
     /// All is as was said.
     Done,
@@ -66,11 +91,13 @@ enum Unplanned {
     Never(String),
     /// Something else is done first.
     Later,
+    /// There is room when places are cleared that nobody is to have any more.
+    Crowded,
 }
 
 impl Maker {
     pub(super) fn new(rows: Vec<MadeRow>) -> Self {
-        Self { rows, refused: (None, BTreeMap::new()), zeroing: None, looks_at: None }
+        Self { rows, refused: (None, BTreeMap::new()), clearings: Clearings::default(), looks_at: None }
     }
 
     /// The manager has said something, or what is durable may not be so.
@@ -87,10 +114,12 @@ impl Maker {
         self.rows.iter().any(|row| row.made.name.as_str() == name)
     }
 
-    /// The functions of a device that are in the table, lent or not yet.
+    /// The functions of a device that are in the table, lent or not yet, and those that are there no more and of which
+    /// the disk is clearing the places still.
     pub(super) fn made_on<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a str> {
         let rows = self.rows.iter().filter(move |row| row.made.shape.device.as_str() == device);
-        rows.map(|row| row.made.name.as_str())
+        let left = self.clearings.on(device).filter(|row| !self.rows.contains(row));
+        rows.chain(left).map(|row| row.made.name.as_str())
     }
 
     /// By which decision the function of a loan was made; `None`: it is the file's.
@@ -120,37 +149,40 @@ impl Maker {
 
     fn follow(&mut self, member: &mut Member, hands: &mut Hands<'_>) -> Result<Progress, Failure> {
         // Whatever cannot be kept: else the image would be somebody else's.
-        if let Some(task) = &self.zeroing {
-            hands.agent.note_zeroing(task.drive);
-        }
+        self.clearings.drives().for_each(|drive| hands.agent.note_zeroing(drive));
         let Some(list) = member.kept().made.clone() else { return Ok(Progress::Done) };
         if self.refused.0 != Some(list.id) {
             self.refused = (Some(list.id), BTreeMap::new());
         }
         let waits = self.let_go(&list, member, hands)?;
-        let mut is_under_way = self.plan_all(&list, hands)?;
-        is_under_way |= self.zero(&list, hands)?;
+        let (is_late, crowded) = self.plan_all(&list, hands)?;
+        let cleared = self.clear(&list, hands);
         self.refuse_impossible(&list, hands);
-        is_under_way |= self.divide(member, hands)?;
+        let is_dividing = self.divide(member, hands)?;
+        cleared?;
         let waits = waits || self.rows.iter().any(|row| row.is_ready && self.lacks_place(row, hands));
         let lent = about::functions(&hands.agent.view(), |loan| self.made(loan));
         let is_lent = |made: &Made| lent.iter().any(|(_, name, it)| *name == made.name && it.bytes > 0);
         let is_refused = |made: &Made| self.refused.1.contains_key(&made.name);
         // What was made on a device that is not there is there when that is.
         let is_absent = |made: &Made| drive_of(made, hands).is_none() && !is_refused(made);
-        let is_made = |made: &Made| is_refused(made) || is_absent(made) || is_lent(made);
+        let is_slow = |made: &Made| self.is_unready(made) || crowded.contains(&made.name);
+        let is_made = |made: &Made| is_refused(made) || is_absent(made) || is_slow(made) || is_lent(made);
         let has_made = is_divided(hands) && list.functions.iter().all(is_made);
         member.set_functions(lent.iter().cloned());
-        if is_under_way || !(has_made || waits) {
-            return Ok(Progress::UnderWay);
+        let is_clearing = !self.clearings.is_empty();
+        let stand = Stand { is_under_way: is_late || is_dividing, waits, is_clearing, has_made };
+        if stand.is_told() {
+            let refused = self.refused.1.iter();
+            let refused = refused.map(|(name, why)| Unmade { name: name.clone(), why: why.clone() });
+            member.handle_made(list.id, refused.collect());
         }
-        if waits {
-            return Ok(Progress::Waits);
-        }
-        let refused = self.refused.1.iter();
-        let refused = refused.map(|(name, why)| Unmade { name: name.clone(), why: why.clone() });
-        member.handle_made(list.id, refused.collect());
-        Ok(Progress::Done)
+        Ok(stand.progress())
+    }
+
+    /// Whether the place of a function has yet to read as zeroes.
+    fn is_unready(&self, made: &Made) -> bool {
+        self.rows.iter().any(|row| row.made == *made && !row.is_ready)
     }
 
     /// What was made and is said no more leaves the table, unless somebody has it. Whether anybody has.
@@ -183,9 +215,6 @@ impl Maker {
     }
 
     fn is_used(&self, row: &MadeRow, member: &Member, hands: &Hands<'_>) -> bool {
-        if self.zeroing.as_ref().is_some_and(|task| task.made == row.made) {
-            return true;
-        }
         let view = hands.agent.view();
         let loans = view.loans().filter(|(loan, _)| is_of(loan, row));
         let mut loans = loans.map(|(loan, cells)| (loan.config.function.0, report::is_open(cells)));
@@ -201,9 +230,14 @@ impl Maker {
         Ok(())
     }
 
-    /// What is said and was not made gets its place. Whether something has to be done first.
-    fn plan_all(&mut self, list: &MadeList, hands: &mut Hands<'_>) -> Result<bool, Failure> {
-        let mut is_late = false;
+    /// What is said and was not made gets its place. Whether something has to be done first, and which functions wait
+    /// for room.
+    fn plan_all(
+        &mut self,
+        list: &MadeList,
+        hands: &mut Hands<'_>,
+    ) -> Result<(bool, BTreeSet<Name>), Failure> {
+        let (mut is_late, mut crowded) = (false, BTreeSet::new());
         for made in &list.functions {
             let is_known = self.rows.iter().any(|row| row.made == *made);
             if is_known || self.refused.1.contains_key(&made.name) {
@@ -215,10 +249,11 @@ impl Maker {
                     self.keep(rows, hands.state)?;
                 }
                 Err(Unplanned::Later) => is_late = true,
+                Err(Unplanned::Crowded) => drop(crowded.insert(made.name.clone())),
                 Err(Unplanned::Never(why)) => self.refuse(&made.name, why),
             }
         }
-        Ok(is_late)
+        Ok((is_late, crowded))
     }
 
     fn refuse(&mut self, name: &Name, why: String) {
@@ -341,20 +376,27 @@ impl Maker {
             )));
         }
         let Some(cells) = cells else { return Err(Unplanned::Later) };
-        let of = |row: &&MadeRow| row.made.shape.device.as_str() == device.function.as_str();
-        let taken = self.rows.iter().filter(of).filter_map(|row| match row.namespace {
-            MadeNamespace::Own { start, bytes } => Some((start, bytes)),
-            MadeNamespace::Shared { .. } => None,
-        });
-        let taken: Vec<(u64, u64)> = taken.collect();
-        match cells.gap(bytes, &taken) {
-            Some(start) => Ok(MadeNamespace::Own { start, bytes }),
+        let (taken, left) = self.taken(device.function.as_str());
+        match room(|taken| cells.gap(bytes, taken), &taken, &left) {
+            Some(start) => Ok(MadeNamespace::Own { start: start?, bytes }),
             None => Err(Unplanned::Never(format!(
                 "the device {} has no room for {bytes} bytes in one piece: {} bytes of it are free",
                 device.function,
                 cells.unallocated()
             ))),
         }
+    }
+
+    /// The places on a device that functions in the table have, and those that are being cleared and nobody has.
+    fn taken(&self, device: &str) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+        let place = |row: &MadeRow| match row.namespace {
+            MadeNamespace::Own { start, bytes } => Some((start, bytes)),
+            MadeNamespace::Shared { .. } => None,
+        };
+        let of = |row: &&MadeRow| row.made.shape.device.as_str() == device;
+        let taken: Vec<_> = self.rows.iter().filter(of).filter_map(place).collect();
+        let left = self.clearings.on(device).filter_map(place).filter(|it| !taken.contains(it)).collect();
+        (taken, left)
     }
 
     /// Whether a function of a drive is lent that is in the table no more.
@@ -371,50 +413,38 @@ impl Maker {
         (0..loans.len()).filter(|place| is_gone(&loans[*place])).collect()
     }
 
-    /// Has the place of the next function read as zeroes. Whether that goes on.
-    fn zero(&mut self, list: &MadeList, hands: &mut Hands<'_>) -> Result<bool, Failure> {
-        if let Some(task) = &self.zeroing {
-            let Some(done) = task.zeroing.poll() else { return Ok(true) };
-            let made = task.made.clone();
-            self.zeroing = None;
-            let is_wanted = list.functions.contains(&made);
-            let rows = zeroed(&self.rows, &made, done.is_ok() && is_wanted);
+    /// Has the places of functions read as zeroes, and what does is ready.
+    fn clear(&mut self, list: &MadeList, hands: &mut Hands<'_>) -> Result<(), Failure> {
+        for (row, done) in self.clearings.take_over() {
+            let is_wanted = list.functions.contains(&row.made);
+            // What cannot be kept is cleared again.
+            self.keep(zeroed(&self.rows, &row, done.is_ok() && is_wanted), hands.state)?;
             if let Some(error) = done.err().filter(|_| is_wanted) {
-                self.refuse(&made.name, format!("its place on the device cannot be cleared: {error}"));
+                self.refuse(&row.made.name, format!("its place on the device cannot be cleared: {error}"));
             }
-            self.keep(rows, hands.state)?;
         }
-        // A device that is not there may come back.
-        let place = |row: &MadeRow| match row.namespace {
-            MadeNamespace::Own { start, bytes } => {
-                Some((drive_of(&row.made, hands)?, start, bytes)).filter(|_| !row.is_ready)
-            }
-            MadeNamespace::Shared { .. } => None,
+        let agent = &mut *hands.agent;
+        let drives: Vec<(usize, String)> =
+            agent.view().spec().drives().map(|(drive, it)| (drive, it.name.clone())).collect();
+        let drive_of = |row: &MadeRow| {
+            let device = row.made.shape.device.as_str();
+            drives.iter().find(|(_, name)| name == device).map(|(drive, _)| *drive)
         };
-        let next = self.rows.iter().find_map(|row| Some((row, place(row)?)));
-        let Some((row, (drive, start, bytes))) = next else { return Ok(false) };
-        let zeroing = hands.agent.zero_beside(drive, start, bytes);
-        let zeroing = zeroing.map_err(|error| Failure::io("cannot clear the place of a function", &error))?;
-        self.zeroing = Some(Task { made: row.made.clone(), drive, zeroing });
-        Ok(true)
+        let zero = |drive, start, bytes| agent.zero_beside(drive, start, bytes);
+        let begun = self.clearings.begin(&self.rows, drive_of, zero);
+        begun.map_err(|error| Failure::io("cannot clear the place of a function", &error))
     }
 
     /// What is in the table, and its drive cannot have, is said: nobody waits for it. If it is lent, it has nothing.
     fn refuse_impossible(&mut self, list: &MadeList, hands: &Hands<'_>) {
         let view = hands.agent.view();
-        let mut impossible = Vec::new();
-        let is_wanted = |row: &&MadeRow| row.is_ready && list.functions.contains(&row.made);
-        for row in self.rows.iter().filter(is_wanted) {
-            let drive = drive_of(&row.made, hands);
-            let spec = drive.and_then(|drive| Some((drive, view.spec().drive(drive)?)));
-            let Some((drive, spec)) = spec else { continue };
-            let Some(cells) = view.drive(drive).filter(|cells| cells.is_divided(&spec.config)) else {
-                continue;
-            };
-            if !cells.can_have(row.namespace) && !self.refused.1.contains_key(&row.made.name) {
-                impossible.push(row.made.clone());
-            }
-        }
+        let can_have = |row: &MadeRow| {
+            let drive = drive_of(&row.made, hands)?;
+            let spec = view.spec().drive(drive)?;
+            let cells = view.drive(drive).filter(|cells| cells.is_divided(&spec.config))?;
+            Some(cells.can_have(row.namespace))
+        };
+        let impossible = self.impossible(list, can_have);
         for made in impossible {
             let device = &made.shape.device;
             let why = format!(
@@ -423,6 +453,15 @@ impl Maker {
             );
             self.refuse(&made.name, why);
         }
+    }
+
+    /// What of the list is lent and has nothing. `can_have`: whether its drive can have its namespace; `None`: nobody
+    /// knows.
+    fn impossible(&self, list: &MadeList, can_have: impl Fn(&MadeRow) -> Option<bool>) -> Vec<Made> {
+        let is_wanted = |row: &&MadeRow| row.is_ready && list.functions.contains(&row.made);
+        let is_said = |row: &&MadeRow| self.refused.1.contains_key(&row.made.name);
+        let rows = self.rows.iter().filter(is_wanted).filter(|row| !is_said(row));
+        rows.filter(|row| can_have(row) == Some(false)).map(|row| row.made.clone()).collect()
     }
 
     /// Whether a function waits for another one to go: the node has as many as it can.
@@ -492,10 +531,21 @@ fn is_divided(hands: &Hands<'_>) -> bool {
     view.spec().drives().all(|(drive, spec)| view.is_divided(drive, &spec.config))
 }
 
-/// The table when the place of a function reads as zeroes, or when that function is not to be lent.
-fn zeroed(rows: &[MadeRow], made: &Made, is_to_be_lent: bool) -> Vec<MadeRow> {
-    let rows = rows.iter().filter(|row| is_to_be_lent || row.made != *made);
-    rows.map(|row| MadeRow { is_ready: row.is_ready || row.made == *made, ..row.clone() }).collect()
+/// Where there is room, beside what is taken and what is left of functions that nobody has any more; `None`: nowhere,
+/// also when nothing is left of those.
+fn room(
+    gap: impl Fn(&[(u64, u64)]) -> Option<u64>,
+    taken: &[(u64, u64)],
+    left: &[(u64, u64)],
+) -> Option<Result<u64, Unplanned>> {
+    let now = gap(&[taken, left].concat());
+    now.map(Ok).or_else(|| gap(taken).map(|_| Err(Unplanned::Crowded)))
+}
+
+/// The table when the place that a function had by it reads as zeroes, or when that function is not to be lent.
+fn zeroed(rows: &[MadeRow], cleared: &MadeRow, is_to_be_lent: bool) -> Vec<MadeRow> {
+    let rows = rows.iter().filter(|row| is_to_be_lent || *row != cleared);
+    rows.map(|row| MadeRow { is_ready: row.is_ready || row == cleared, ..row.clone() }).collect()
 }
 
 /// Of the functions of a drive those that are lent or come now, and the places of the latter, as far as there are any.
@@ -547,18 +597,14 @@ fn shared(name: &Name, device: &Device) -> Result<MadeNamespace, Unplanned> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod testing {
     use std::num::NonZeroU64;
 
-    use base::ids::Group;
     use manager::model::{Limits, Shape};
-    use node::Limit;
 
     use super::*;
-    use crate::cli::Source;
-    use crate::config::{BlockSize, Cache, Namespace};
 
-    fn row(name: &str, device: &str, is_ready: bool) -> MadeRow {
+    pub(in crate::roles::managed) fn row(name: &str, device: &str, is_ready: bool) -> MadeRow {
         let storage = Storage::Own { bytes: NonZeroU64::new(4096).unwrap() };
         let shape =
             Shape { device: device.parse().unwrap(), storage, group: None, limits: Limits::default() };
@@ -567,9 +613,24 @@ mod tests {
         MadeRow { made, controller: 64, namespace, is_ready }
     }
 
-    fn names(rows: &[MadeRow]) -> Vec<&str> {
+    pub(in crate::roles::managed) fn names(rows: &[MadeRow]) -> Vec<&str> {
         rows.iter().map(|row| row.made.name.as_str()).collect()
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::mpsc;
+
+    use base::ids::Group;
+    use io::agent::Zeroing;
+    use node::Limit;
+
+    use super::testing::{names, row};
+    use super::*;
+    use crate::cli::Source;
+    use crate::config::{BlockSize, Cache, Namespace};
 
     /// Its controller may still have another one's namespace, and what that has saved.
     #[test]
@@ -598,9 +659,81 @@ mod tests {
     #[test]
     fn a_function_that_was_deleted_while_its_place_was_cleared_is_never_lent() {
         let rows = [row("a", "d", false), row("b", "d", false)];
-        let after = zeroed(&rows, &rows[0].made, true);
+        let after = zeroed(&rows, &rows[0], true);
         assert_eq!(after.iter().map(|row| row.is_ready).collect::<Vec<_>>(), [true, false]);
-        assert_eq!(zeroed(&rows, &rows[0].made, false), rows[1..]);
+        assert_eq!(zeroed(&rows, &rows[0], false), rows[1..]);
+        // The same one has come again meanwhile, elsewhere: nobody has cleared that.
+        let elsewhere =
+            MadeRow { namespace: MadeNamespace::Own { start: 8192, bytes: 4096 }, ..rows[0].clone() };
+        for is_to_be_lent in [true, false] {
+            let rows = [elsewhere.clone()];
+            assert_eq!(zeroed(&rows, &row("a", "d", false), is_to_be_lent), rows);
+        }
+    }
+
+    /// A disk that takes hours for one, or does not answer, holds up neither others nor who is to hear of them.
+    #[test]
+    fn the_manager_is_told_beside_a_place_that_is_being_cleared() {
+        let all = Stand { has_made: true, ..Stand::default() };
+        assert!(all.is_told());
+        assert_eq!(all.progress(), Progress::Done);
+        let clearing = Stand { is_clearing: true, ..all };
+        assert!(clearing.is_told());
+        assert_eq!(clearing.progress(), Progress::UnderWay, "its function is lent when that is over");
+        for stand in [Stand { is_under_way: true, ..all }, Stand { has_made: false, ..clearing }] {
+            assert!(!stand.is_told());
+            assert_eq!(stand.progress(), Progress::UnderWay);
+        }
+        let waits = Stand { waits: true, ..all };
+        assert_eq!((waits.is_told(), waits.progress()), (false, Progress::Waits));
+        let maker = Maker::new(vec![row("slow", "d", false), row("quick", "d", true)]);
+        let is_slow = |at: usize| maker.is_unready(&maker.rows[at].made);
+        assert!(is_slow(0) && !is_slow(1));
+    }
+
+    /// The disk may be at it when its function is deleted: nobody else gets the place, and the device stays.
+    #[test]
+    fn a_place_that_is_being_cleared_is_nobodys_when_its_function_was_deleted() {
+        let mut maker = Maker::new(vec![row("a", "d", false), row("b", "e", false)]);
+        let (tell, told) = mpsc::channel();
+        let mut zeroing = Some(Zeroing::from(told));
+        let zero = |_, _, _| Ok(zeroing.take().unwrap());
+        let on_d = |row: &MadeRow| Some(0).filter(|_| row.made.shape.device.as_str() == "d");
+        maker.clearings.begin(&maker.rows, on_d, zero).unwrap();
+        assert_eq!(maker.taken("d"), (vec![(4096, 4096)], vec![]));
+        assert_eq!(maker.made_on("d").collect::<Vec<_>>(), ["a"]);
+        maker.rows.remove(0);
+        assert_eq!(maker.taken("d"), (vec![], vec![(4096, 4096)]));
+        assert_eq!(maker.made_on("d").collect::<Vec<_>>(), ["a"]);
+        assert!(!maker.has("a"), "another one may have its name");
+        tell.send(Ok(())).unwrap();
+        assert_eq!(maker.clearings.take_over().len(), 1);
+        assert_eq!((maker.taken("d"), maker.made_on("d").count()), ((vec![], vec![]), 0));
+        assert_eq!(maker.taken("e"), (vec![(4096, 4096)], vec![]));
+    }
+
+    #[test]
+    fn where_a_place_is_being_cleared_there_is_room_later() {
+        let gap_of = |most: usize| move |taken: &[(u64, u64)]| Some(7).filter(|_| taken.len() <= most);
+        assert_eq!(room(gap_of(2), &[(0, 1)], &[(1, 1)]), Some(Ok(7)));
+        assert_eq!(room(gap_of(1), &[(0, 1)], &[(1, 1)]), Some(Err(Unplanned::Crowded)));
+        assert_eq!(room(gap_of(0), &[(0, 1)], &[(1, 1)]), None);
+    }
+
+    /// Nobody waits for what its drive cannot have: its place is not there, or another one's.
+    #[test]
+    fn what_is_lent_and_has_nothing_is_refused_once() {
+        let rows = ["a", "b", "c", "d"].map(|name| row(name, "d", name != "c"));
+        let functions = rows[..3].iter().map(|row| row.made.clone()).collect();
+        let list = MadeList { id: MadeId { epoch: 1, index: 1 }, functions };
+        let mut maker = Maker::new(rows.to_vec());
+        assert_eq!(maker.impossible(&list, |_| Some(true)), []);
+        let impossible = |maker: &Maker| maker.impossible(&list, |_| Some(false));
+        assert_eq!(maker.impossible(&list, |_| None), [], "no card has made the drive yet");
+        let made = |at: usize| rows[at].made.clone();
+        assert_eq!(impossible(&maker), [made(0), made(1)], "the third is not ready, the fourth not wanted");
+        maker.refuse(&rows[0].made.name, "no".to_owned());
+        assert_eq!(impossible(&maker), [made(1)]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! slots. The data plane waits for nothing of it: without a manager all goes on as was told last.
 
 mod about;
+mod clearing;
 mod made;
 mod places;
 mod rails;
