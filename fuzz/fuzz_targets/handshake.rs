@@ -10,7 +10,7 @@ use core::time::Duration;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, OVERHEAD, Prefix, Route, TAG_LEN, VERSION};
-use link::{NodeKey, REKEY_FRAMES, mark};
+use link::{NodeKey, PROPOSAL_LEN, REKEY_FRAMES, mark};
 use rigs::channels::{End, Role, identity};
 
 /// The domains of the two ends, as their configuration has them; zero in a step stands for these.
@@ -120,8 +120,8 @@ fn payload(fields: &[(u8, &[u8])], more: &[u8]) -> Vec<u8> {
     let fields = fields.iter().flat_map(|(tag, value)| [&[*tag, value.len() as u8], *value].concat());
     let mut message: Vec<u8> = fields.chain(more.iter().copied().take(1000)).collect();
     // A shorter first message is not opened.
-    if message.len() < 256 {
-        let padding = 254_usize.saturating_sub(message.len());
+    while let left @ 1.. = PROPOSAL_LEN.saturating_sub(message.len()) {
+        let padding = left.saturating_sub(2).min(255);
         message.extend([0, padding as u8]);
         message.resize(message.len() + padding, 0);
     }

@@ -42,7 +42,7 @@ pub use certificate::{CERTIFICATE_MAX, Certificate, Fault, Members};
 pub use choice::RailMode;
 pub use cipher::{Cipher, Protection};
 pub use entry::{Applied, Assignment, Entry, Holder, Possession};
-pub use handshake::{derive, mark};
+pub use handshake::{PROPOSAL_LEN, derive, mark};
 pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey, Secret};
 pub use name::Name;
 pub use notice::{GroupKey, Notice, NoticeCause};

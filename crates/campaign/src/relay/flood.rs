@@ -38,8 +38,8 @@ const CALLS_MAX: usize = 64;
 /// The ports that stand for the many addresses from which handshakes are called for.
 const CALLERS: core::ops::Range<u64> = 20_000..20_100;
 
-/// Bytes of the shortest first message of a handshake.
-const FIRST_MESSAGE: usize = 352;
+/// What a header says of the first message of a handshake, at its second byte.
+const INITIATION: u8 = 1;
 
 /// What an attacker on one wire knows and does.
 pub struct Flood {
@@ -145,6 +145,12 @@ impl Flood {
         datagram
     }
 
+    /// Bytes of a first message of a handshake: shorter ones are not looked at.
+    fn first_message(&self) -> usize {
+        let first = self.calls.iter().map(|call| &call.payload).filter(|it| it.get(1) == Some(&INITIATION));
+        first.map(Vec::len).min().unwrap_or(HEADER)
+    }
+
     fn forge(&mut self) -> Datagram {
         let which = self.random.below(self.seen.len() as u64) as usize;
         let mut datagram = self.seen[which].clone();
@@ -175,8 +181,8 @@ impl Flood {
             5 => self.seal_with_another_key(bytes),
             6 => {
                 // As a true one, but for the mark of who knows the lender's public key.
-                bytes.resize(HEADER + FIRST_MESSAGE + self.random.below(200) as usize, 0);
-                bytes[1] = 1;
+                bytes.resize(self.first_message() + self.random.below(200) as usize, 0);
+                bytes[1] = INITIATION;
                 self.random.fill(&mut bytes[HEADER..]);
                 [2..3, 20..24, 48..HEADER].into_iter().for_each(|free| bytes[free].fill(0));
             }
@@ -222,6 +228,27 @@ fn remember(calls: &mut VecDeque<Datagram>, datagram: &Datagram) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Else all that can be shown is that they are dropped for their length.
+    #[test]
+    fn a_forged_first_message_is_as_long_as_a_true_one() {
+        let mut flood = Flood::new(1);
+        let mut payload = vec![0; 704];
+        payload[1] = INITIATION;
+        flood.see(&Datagram { source_port: 1, target_port: 2, payload });
+        flood.see(&Datagram { source_port: 1, target_port: 2, payload: vec![0; 100] });
+        let kind = KINDS.iter().position(|kind| *kind == "initiation").unwrap();
+        let mut forged = 0;
+        for _ in 0..1000 {
+            let before = flood.counts[kind];
+            let datagram = flood.forge();
+            if flood.counts[kind] > before {
+                forged += 1;
+                assert!((704..904).contains(&datagram.payload.len()), "{}", datagram.payload.len());
+            }
+        }
+        assert!(forged > 10);
+    }
 
     #[test]
     fn forgeries_come_at_the_rate_asked_and_of_every_kind() {

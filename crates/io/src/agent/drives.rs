@@ -114,10 +114,12 @@ impl Images {
         std::mem::take(&mut self.seen[place])
     }
 
-    /// No card is there: whatever went wrong with writing back is known to the witnesses, whoever was told before.
-    pub(super) fn ask_witnesses(&mut self) {
-        for seen in &mut self.seen {
+    /// No card is there: whatever went wrong with writing back is known to the witnesses, whoever was told before. And
+    /// a flush that the disk itself has refused is in the memory of this `life`, where the card had no time to say so.
+    pub(super) fn ask_witnesses(&mut self, last_writes: &LastWrites, life: u64) {
+        for (drive, seen) in self.seen.iter_mut().enumerate() {
             seen.has_lost |= seen.witness.as_ref().is_some_and(Witness::has_lost);
+            seen.has_lost |= last_writes.last_flush(life, drive) == Some(LastFlush::Failed);
         }
     }
 
@@ -481,6 +483,22 @@ impl Agent {
 mod tests {
     use super::super::divide::zero_in_thread;
     use super::*;
+
+    /// The successor of a card that was killed as soon as it was told is told, too.
+    #[test]
+    fn a_flush_that_a_dead_card_was_told_has_failed_is_known() {
+        let page = LastWrites::in_memory().unwrap();
+        page.begin(7, [None, None].into_iter());
+        let mut images = Images { seen: vec![Seen::default(), Seen::default()], look_at: None };
+        page.begin_flush(1);
+        images.ask_witnesses(&page, 7);
+        assert!(!images.has_lost(1), "it may have been done, and is done again");
+        page.end_flush(1, false);
+        images.ask_witnesses(&page, 8);
+        assert!(!images.has_lost(1), "another life");
+        images.ask_witnesses(&page, 7);
+        assert_eq!((images.has_lost(0), images.has_lost(1)), (false, true));
+    }
 
     /// Nothing waits for a disk that hangs, and what it says at last is known.
     #[test]

@@ -132,7 +132,7 @@ impl Agent {
     /// watched.
     fn start_card(&mut self) -> io::Result<()> {
         self.shared().pulse.wake();
-        self.images.ask_witnesses();
+        self.images.ask_witnesses(&self.spec.last_writes, self.spec.incarnation);
         self.have_ring();
         // Whoever has attached a loan has made room for it. A card that finds too little for one serves the others.
         if let Err(error) = self.reserve(&[], self.spec.drives.len()) {

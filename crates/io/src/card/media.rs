@@ -94,6 +94,8 @@ struct Job {
     len: u32,
     pieces: Vec<(usize, usize)>,
     image: Arc<Image>,
+    /// Of a flush: which drive's.
+    flushes: Option<usize>,
     /// Its result is not handed in before.
     due: Instant,
 }
@@ -145,7 +147,7 @@ impl<'m> Media<'m> {
         let depth = depth_of(&by_loan);
         let ring = if plan.has_ring { Some(attach_ring(shared, waiter)?) } else { None };
         let disks = images.iter().flatten().any(|(_, medium)| *medium != MediumKind::Inline);
-        let threads = if disks { Some(Threads::start(waiter)?) } else { None };
+        let threads = if disks { Some(Threads::start(waiter, &last_writes)?) } else { None };
         let flushes = drives.iter().map(|_| Flushes::default()).collect();
         let flash = Flash::new(models, by_loan.clone());
         let (in_ring, waiting) = (BTreeMap::new(), VecDeque::new());
@@ -192,7 +194,7 @@ impl<'m> Media<'m> {
             kind => kind,
         };
         if kind != MediumKind::Inline && self.threads.is_none() {
-            self.threads = Some(Threads::start(waiter)?);
+            self.threads = Some(Threads::start(waiter, &self.last_writes)?);
         }
         self.last_writes.take_over(drive);
         for place in self.health.len()..=drive {
@@ -506,7 +508,8 @@ impl<'m> Media<'m> {
         let threads = self.threads.as_mut().expect("there are threads wherever there is a disk");
         let (loan, id, kind, offset, len) = (work.loan, work.id, work.kind, work.offset, work.len);
         threads.out += 1;
-        let job = Job { loan, id, kind, offset, len, pieces: addresses(work), image, due };
+        let flushes = self.drives[loan].filter(|_| kind == MediaKind::Flush);
+        let job = Job { loan, id, kind, offset, len, pieces: addresses(work), image, flushes, due };
         threads.jobs.send(job).map_err(|_| io::Error::other("the disk threads have ended"))
     }
 }
@@ -675,7 +678,7 @@ impl Threads {
         Some(ended)
     }
 
-    fn start(waiter: &Waiter) -> io::Result<Self> {
+    fn start(waiter: &Waiter, last_writes: &LastWrites) -> io::Result<Self> {
         let (jobs, queue) = channel::<Job>();
         let (done, results) = channel();
         let wake_up = Arc::new(WakeUp::new()?);
@@ -683,17 +686,28 @@ impl Threads {
         let queue = Arc::new(std::sync::Mutex::new(queue));
         for _ in 0..THREADS {
             let (queue, done, wake_up) = (Arc::clone(&queue), done.clone(), Arc::clone(&wake_up));
-            std::thread::Builder::new().name("disk".into()).spawn(move || serve(&queue, &done, &wake_up))?;
+            let last_writes = LastWrites::of_fd(last_writes.as_fd().try_clone_to_owned()?)?;
+            let serve = move || serve(&queue, &last_writes, &done, &wake_up);
+            std::thread::Builder::new().name("disk".into()).spawn(serve)?;
         }
         Ok(Self { jobs, results, wake_up, out: 0 })
     }
 }
 
-fn serve(queue: &std::sync::Mutex<Receiver<Job>>, done: &Sender<Ended>, wake_up: &WakeUp) {
+fn serve(
+    queue: &std::sync::Mutex<Receiver<Job>>,
+    last_writes: &LastWrites,
+    done: &Sender<Ended>,
+    wake_up: &WakeUp,
+) {
     loop {
         let job = queue.lock().ok().and_then(|queue| queue.recv().ok());
         let Some(job) = job else { return };
         let result = execute(&job.image, job.kind, job.offset, job.len, &job.pieces);
+        // The kernel has said it now, and says it once: whoever follows a card that dies here is to know.
+        if let Some(drive) = job.flushes {
+            last_writes.end_flush(drive, result.is_ok());
+        }
         let Job { loan, id, kind, due, .. } = job;
         if done.send(Ended { loan, id, kind, due, result }).is_err() || wake_up.signal().is_err() {
             return;

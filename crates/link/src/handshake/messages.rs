@@ -12,8 +12,8 @@ use crate::answered::Attempt;
 use crate::certificate::{CERTIFICATE_MAX, Shown};
 use crate::frame::{Header, VERSION};
 
-/// Bytes of a first message before it is sealed: the longest answer is no longer.
-pub(crate) const PROPOSAL_LEN: usize = 512;
+/// Bytes of a first message before it is sealed, at least: the longest answer is no longer.
+pub const PROPOSAL_LEN: usize = 512;
 /// Bytes of the longest message that is read, before it is sealed: a later version has more to say.
 pub(crate) const MAX_MESSAGE: usize = 1024;
 

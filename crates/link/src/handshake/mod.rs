@@ -24,8 +24,9 @@ use crate::frame::{ROUTE, TAG_LEN, VERSION};
 use crate::identity::{NodeKey, PublicKey};
 use crate::seal::KEY_LEN;
 use crate::x25519::x25519;
+use messages::MAX_MESSAGE;
+pub use messages::PROPOSAL_LEN;
 pub(crate) use messages::{Answer, Positions, Proposal, Speaker, verdict};
-use messages::{MAX_MESSAGE, PROPOSAL_LEN};
 
 const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
 /// Bytes that Noise adds to the payload of a first message: an ephemeral public key, a sealed static one and a tag. An
