@@ -273,11 +273,12 @@ impl Change {
         }
     }
 
-    /// The node that is known by it to lend functions that were made there.
+    /// The node of which it is known by it that functions that were made there are lent.
     pub(crate) fn lent_at(&self) -> Option<NodeId> {
         let Self::Reported { id, news } = self else { return None };
         let is_of_made = |news: &News| match news {
             News::Seen { resource, .. } | News::Described { resource, .. } => resource.made.is_some(),
+            News::Heard => true,
             _ => false,
         };
         news.iter().any(is_of_made).then_some(*id)

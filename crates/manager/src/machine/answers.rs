@@ -4,6 +4,7 @@ use base::Instant;
 use base::ids::{LoanGeneration, NodeId};
 
 use super::{Progress, Reply, Ticket};
+use crate::canary::{self, Rule};
 use crate::entry::Answer;
 use crate::model::{FunctionKey, LimitsId, MadeId, Name, RequestId};
 use crate::refusal::Refusal;
@@ -222,7 +223,9 @@ fn made(
         (true, Some(wanted)) => wanted.is_made,
         _ => !making.leaving.contains_key(name),
     };
-    Ok(match is_applied && making.version <= durable {
+    // A manager that was restored does not know what its lender has made and deleted since.
+    let is_known = state.is_heard(node) || canary::is_off(Rule::HearFirst);
+    Ok(match is_applied && is_known && making.version <= durable {
         true => Progress::Done,
         false => Progress::Pending { lender: node, is_silent: is_silent(&node) },
     })

@@ -211,6 +211,24 @@ fn what_was_decided_of_a_function_that_was_away_is_not_done() {
     assert_eq!(answers(&rig.all()), [overtaken(1), overtaken(3)]);
 }
 
+/// By the backup the function is there, and its lender has deleted it since.
+#[test]
+fn what_was_made_by_a_backup_is_there_when_its_lender_has_said_so() {
+    let mut rig = Rig::new();
+    rig.ask(1, make("store/fast", 4));
+    let told = lists(&rig.all());
+    let fast = reported_made(7, "fast", told[0].id);
+    rig.say(core::slice::from_ref(&fast), done(&told[0], vec![]));
+    assert_eq!(answers(&rig.all()), [(1, Ok(Progress::Done))]);
+    rig.manager = Manager::start(rig.now, rig.manager.state().clone(), Start::Restored { any_time: false });
+    rig.manager.handle_reachable(store());
+    rig.all();
+    rig.ask(2, make("store/fast", 4));
+    assert_eq!(answers(&rig.all()), []);
+    rig.say(&[fast], done(&told[0], vec![]));
+    assert_eq!(answers(&rig.all()), [(2, Ok(Progress::Done))]);
+}
+
 /// A node that lies about what it was told to make ends nobody.
 #[test]
 fn a_list_that_is_too_long_is_no_list() {

@@ -73,6 +73,9 @@ impl Stand {
     }
 }
 
+/// First bytes and lengths.
+type Places = Vec<(u64, u64)>;
+
 /// How far it is.
 #[derive(Debug, PartialEq, Eq)]
 enum Progress {
@@ -388,13 +391,13 @@ impl Maker {
     }
 
     /// The places on a device that functions in the table have, and those that are being cleared and nobody has.
-    fn taken(&self, device: &str) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+    fn taken(&self, device: &str) -> (Places, Places) {
         let place = |row: &MadeRow| match row.namespace {
             MadeNamespace::Own { start, bytes } => Some((start, bytes)),
             MadeNamespace::Shared { .. } => None,
         };
         let of = |row: &&MadeRow| row.made.shape.device.as_str() == device;
-        let taken: Vec<_> = self.rows.iter().filter(of).filter_map(place).collect();
+        let taken: Places = self.rows.iter().filter(of).filter_map(place).collect();
         let left = self.clearings.on(device).filter_map(place).filter(|it| !taken.contains(it)).collect();
         (taken, left)
     }
