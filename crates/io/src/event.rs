@@ -415,6 +415,11 @@ events! {
         node: String, at: Option<String>, reason: &'static str, function: Option<String>, count: u64,
     } [what: String] => "{what}"
 
+    /// A node that is who it says does what the protocol forbids.
+    Warning "peer-misbehaves" PeerMisbehaves { node: String, what: &'static str, count: u64 } [words: &'static str]
+    => "node {node} {words}, {count} times so far; it is dropped. The program of that node is broken, or somebody else \
+        has its key: look at it, or let it in no more"
+
     /// Frames come for what is not here.
     Warning "frames-unknown" FramesUnknown { count: u64 }
     => "frames come for nothing that this node lends or borrows, {count} so far: perhaps somebody uses a line that was \

@@ -107,8 +107,8 @@ impl<'a> View<'a> {
     }
 
     /// What the channels have counted, one for each peer.
-    pub fn channels(&self) -> impl Iterator<Item = &'a ChannelStats> + use<'a> {
-        self.ledger.peers().map(|(_, peer)| peer.channel.stats())
+    pub fn channels(&self) -> impl Iterator<Item = (NodeId, &'a ChannelStats)> + use<'a> {
+        self.ledger.peers().filter_map(|(_, peer)| Some((peer.node()?, peer.channel.stats())))
     }
 
     /// What was counted of those who call.

@@ -15,7 +15,7 @@ use node::{
 };
 
 use super::domains::Domains;
-use super::trouble;
+use super::trouble::{self, Misdeed};
 use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
 
 /// What is to go, when those who have it let go of it.
@@ -234,6 +234,24 @@ pub(super) fn denied(view: &View<'_>, known: &mut BTreeMap<usize, u64>) -> Vec<E
     events
 }
 
+/// What peers have done so far that the protocol forbids.
+pub(super) fn misdeeds(view: &View<'_>) -> trouble::Misdeeds {
+    let mut names = BTreeMap::new();
+    let mut counts = trouble::Misdeeds::new();
+    let mut count = |name: String, what: Misdeed, more: u64| *counts.entry((name, what)).or_insert(0) += more;
+    for (_, cells) in view.loans() {
+        let Some((node, name)) = cells.edge().peer() else { continue };
+        let name = names.entry(node).or_insert_with(|| named(name, node));
+        count(name.clone(), Misdeed::Credit, cells.stream().map_or(0, |it| it.credit_violations.get()));
+    }
+    for (node, stats) in view.channels() {
+        let name = names.get(&node).cloned().unwrap_or_else(|| node.to_string());
+        count(name.clone(), Misdeed::Stream, stats.wrong_numbers.get());
+        count(name, Misdeed::Status, stats.wrong_statuses.get());
+    }
+    counts
+}
+
 fn card(view: &View<'_>) -> Card {
     let record = view.card;
     let state = match (record.condition, record.running, record.draining, record.restarts) {
@@ -441,7 +459,7 @@ fn counters(view: &View<'_>) -> Counters {
     let mut more = BTreeMap::new();
     let mut count = |name: &str, value: u64| *more.entry(name.to_owned()).or_insert(0) += value;
     // Of a place without cells there is nothing to count, but all names are there.
-    let channels = |of: fn(&ChannelStats) -> u64| view.channels().map(of).sum::<u64>();
+    let channels = |of: fn(&ChannelStats) -> u64| view.channels().map(|(_, stats)| of(stats)).sum::<u64>();
     // What was dropped before it was clear of whom it is.
     let lobby = view.lobby();
     counters.dropped_auth = channels(|it| it.dropped_auth.get()) + lobby.dropped_auth.get();

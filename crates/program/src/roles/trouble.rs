@@ -5,6 +5,7 @@
 
 mod domains;
 mod kept;
+mod misdeeds;
 mod sightings;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use io::event::Event;
 
 pub(super) use self::domains::{Domains, Member};
 pub(super) use self::kept::Kept;
+pub(super) use self::misdeeds::{Counts as Misdeeds, Misdeed};
 pub(super) use self::sightings::Seen as Sighting;
 
 /// A lender that has not answered by then is worth a line.
@@ -76,6 +78,7 @@ pub(super) struct Seen {
     pub(super) kept: Vec<Kept>,
     pub(super) domains: Option<Domains>,
     pub(super) sightings: Vec<Sighting>,
+    pub(super) misdeeds: Misdeeds,
     /// Frames that have come for nothing that is lent or borrowed here.
     pub(super) strangers: u64,
 }
@@ -96,6 +99,7 @@ pub(super) struct Watch {
     kept: kept::Watch,
     domains: domains::Watch,
     sightings: sightings::Watch,
+    misdeeds: misdeeds::Watch,
     strangers: Strangers,
 }
 
@@ -130,6 +134,7 @@ impl Watch {
     /// Compares how things are with what was said. `now` counts from whenever; `time` is that of the clock on the wall.
     pub(super) fn look(&mut self, now: Duration, time: SystemTime, seen: &Seen) -> Vec<Event> {
         let mut news = Vec::from_iter(self.strangers.look(now, seen.strangers));
+        news.extend(self.misdeeds.look(now, &seen.misdeeds));
         for wanted in &seen.wanted {
             // A refusal is an answer, and was said.
             let is_late = wanted.waited >= FIRST_ANSWER && !wanted.is_refused;

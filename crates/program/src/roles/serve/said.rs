@@ -123,6 +123,7 @@ impl Said {
             kept: report::kept(view),
             domains: Some(report::domains(view)),
             sightings: report::sightings(view),
+            misdeeds: report::misdeeds(view),
             strangers: view.gauges().dropped_unknown.get(),
         };
         let news = self.trouble.look(running, SystemTime::now(), &seen);
