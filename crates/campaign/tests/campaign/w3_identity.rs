@@ -1,11 +1,13 @@
 //! W3, W4: whose a function is. A lender that was restarted keeps it for whom it belonged to, and nodes with one
 //! identity, of which one is a copy of the other, are told apart: whoever lives keeps the drive.
 
-use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary};
+use crate::events;
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary, status};
 use campaign::load::{Load, Model, connect};
-use campaign::process::{poll_until, run};
+use campaign::process::{Process, poll_until, run};
 use campaign::world::{Machine, World, WorldConfig};
 use campaign::{scale, tools};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -127,6 +129,14 @@ fn w3_a_lender_with_a_list_lets_in_only_who_stands_there() {
     drop(borrower);
 }
 
+/// Whoever has to do with two programs of one identity, the one with this status, says where both are.
+fn are_named(seen: &mut Process, status: &Value) {
+    let shared = events::next(seen, "identity-shared");
+    assert_eq!(shared["node"], status["node"]["id"], "{shared}");
+    assert!(shared["at"].is_string() && shared["other"].is_string(), "{shared}");
+    assert_ne!(shared["at"], shared["other"], "{shared}");
+}
+
 #[test]
 fn w4_a_copy_of_a_living_borrower_takes_nothing_from_it() {
     let (world, image) = world();
@@ -135,9 +145,11 @@ fn w4_a_copy_of_a_living_borrower_takes_nothing_from_it() {
     let mut first = Borrower::start_as(world.left(), "first", line, &[]).unwrap();
     let load = Load::start(&first.socket, Model::new(0, 4 * MIB, 2), 8).unwrap();
     goes_on(&load);
+    let mut seen = events::follow(world.right(), "lender");
     copy(&state(world.left(), "first"), &state(world.right(), "first"));
     let copied = Borrower::begin(world.right(), "first", line, &[]).unwrap();
     is_refused(copied, "is a copy");
+    are_named(&mut seen, &status(world.left(), "first").unwrap());
     goes_on(&load);
     ends_well(load, &mut first);
 }
