@@ -228,12 +228,18 @@ fn w4_a_copy_of_a_living_lender_takes_nobody_from_it() {
     let mut first = Borrower::start_as(world.left(), "first", &lender.lines[0], &[]).unwrap();
     let load = Load::start(&first.socket, Model::new(0, 4 * MIB, 5), 8).unwrap();
     goes_on(&load);
+    // Where the borrower is has to be in the copy.
+    let files = || std::fs::read_dir(state(world.right(), "lender")).unwrap().flatten();
+    let has_holder = || files().any(|file| file.file_name().to_string_lossy().starts_with("holder."));
+    poll_until("who has the drive", LONG, || Ok(has_holder().then_some(()))).unwrap();
     copy(&state(world.right(), "lender"), &state(world.left(), "lender"));
     let other = world.left().dir().join("disk.img");
     tools::empty_image(&other, 8 * MIB).unwrap();
     let before = tools::sha256(&other).unwrap();
+    let mut seen = events::follow(world.left(), "first");
     let copied = Lender::start(world.left(), &[other.to_str().unwrap()], &[]).unwrap();
     // It has the table too, so it calls who has the function by that.
+    are_named(&mut seen, &status(world.right(), "lender").unwrap());
     for _ in 0..5 {
         goes_on(&load);
         std::thread::sleep(Duration::from_millis(500));
