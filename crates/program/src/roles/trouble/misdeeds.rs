@@ -23,7 +23,9 @@ impl Misdeed {
     /// What programs know it by, and in words.
     fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Stream => ("stream", "opens streams that are open already, or by numbers that are not its own"),
+            Self::Stream => {
+                ("stream", "opens streams that are open already, or by numbers that are not its own")
+            }
             Self::Status => ("status", "confirms what it was never sent"),
             Self::Credit => ("credit", "sends more than it was given credit for"),
         }
