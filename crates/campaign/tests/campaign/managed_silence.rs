@@ -32,8 +32,8 @@ fn slot_row(rows: &[Value]) -> Option<&Value> {
 }
 
 /// The lender stands still: its borrower ends the loan when the time is over that the assignment says, while the
-/// manager goes on to show it as assigned, and has it again when the lender goes on. No death of a card begins that time anew,
-/// and a node that is started meanwhile waits for its lender, too.
+/// manager goes on to show it as assigned, and has it again when the lender goes on. No death of a card begins that
+/// time anew, and a node that is started meanwhile waits for its lender, too.
 #[test]
 fn an_assigned_drive_comes_back_with_its_lender() {
     let _place = gate::waits();
