@@ -76,6 +76,11 @@ impl State {
 
     /// What is lent of what is wanted was made, whatever else the lender has yet to make.
     pub(super) fn note_lent(&mut self, node: NodeId) {
+        // Said of each function that a node reports, and hardly ever of one that is waited for.
+        let waits = |making: &Making| making.functions.values().any(|wanted| !wanted.is_made);
+        if !self.making.get(&node).is_some_and(waits) {
+            return;
+        }
         let of = |function: &Function| Some((function.name.clone(), function.resource.made?));
         let is_there = |function: &&Function| function.resource.bytes > 0;
         let lent: BTreeSet<(Name, MadeId)> =
