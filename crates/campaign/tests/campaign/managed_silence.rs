@@ -280,8 +280,8 @@ fn programs_are_disconnected_from_the_drive_of_a_silent_lender() {
     }
 }
 
-/// `causeway borrow` of one function ends with its loan, when its lender has the function back: with what exit codes say
-/// of a lender that was not there.
+/// `causeway borrow` of one function ends with its loan, when its lender has the function back: with what exit codes
+/// say of a lender that was not there.
 #[test]
 fn a_command_that_borrows_ends_with_its_loan() {
     let _place = gate::waits();

@@ -192,8 +192,8 @@ impl Words<'_> {
             ),
             _ => {
                 return Err(Failure::refused(format_args!(
-                    "overtaken: somebody has decided something else about {function} since; see `causeway function show \
-                     {function}`"
+                    "overtaken: somebody has decided something else about {function} since; see `causeway function \
+                     show {function}`"
                 )));
             }
         })

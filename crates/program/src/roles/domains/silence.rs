@@ -2,7 +2,8 @@
 //!
 //! The guest loses the function, as one that is pulled out, and the loan ends here. The lender hears of it when it is
 //! heard again, however long that takes: until then the slot is returning. What a manager has assigned is attached anew
-//! then, since it is still assigned; what a line has attached is gone for good, which is durable before anything follows.
+//! then, since it is still assigned; what a line has attached is gone for good, which is durable before anything
+//! follows.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! What is borrowed for programs, and for machines without slots, of lenders that are silent for longer than they are
-//! waited for: as [`crate::roles::domains`] does for slots. The loan ends here, its socket and its clients are gone, and
-//! its lender gets the function back, with what was kept for it, when it is heard: however long that takes.
+//! waited for: as [`crate::roles::domains`] does for slots. The loan ends here, its socket and its clients are gone,
+//! and its lender gets the function back, with what was kept for it, when it is heard: however long that takes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
