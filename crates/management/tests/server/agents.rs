@@ -435,6 +435,31 @@ async fn events_of_nodes_reach_who_follows() {
 }
 
 #[tokio::test]
+async fn a_node_that_floods_events_displaces_no_others() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let mut events = Followed::open(admin).await;
+    let node = Node::join(admin, "desk", 0).await;
+    let mut agent = node.connect(admin).await;
+    agent.presets(0).await;
+    events.called("reachable").await;
+    let before = events.last.clone();
+    // More than are kept.
+    let event = NodeEvent { at: String::new(), name: "n".to_owned(), is_trouble: false, text: String::new() };
+    for _ in 0..20 {
+        agent.say(&FromNode::Events(vec![event.clone(); management::wire::EVENTS_MAX])).await;
+    }
+    let left_out = events.called("left-out").await;
+    assert!(left_out["node"] == "desk" && left_out["is_trouble"] == true, "{left_out}");
+    let many = left_out["text"].as_str().unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
+    assert!(many > 0, "{left_out}");
+    let mut again = Followed::after(admin, &before).await;
+    assert_eq!(again.next().await.unwrap()["name"], "n", "nothing of before is lost");
+    manager.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_dead_rail_is_shown_and_told_to_all_others_as_long_as_somebody_says_so() {
     let fabric = Fabric::found();
     let manager = fabric.start().await;
