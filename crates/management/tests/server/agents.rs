@@ -189,7 +189,9 @@ async fn a_lender_that_is_silent_leaves_it_pending() {
     let changed = answer.ok();
     assert_eq!((&changed["progress"], &changed["waits_for"]), (&json!("pending"), &json!("store")));
     assert_eq!(changed["is_silent"], true);
-    assert_eq!(admin.get("/v1/nodes/store").await.ok()["state"], "silent");
+    let shown = admin.get("/v1/nodes/store").await.ok();
+    assert!(shown["state"] == "silent" && shown["silent_since"].is_string(), "{shown}");
+    assert!(admin.get("/v1/nodes/desk").await.ok().get("silent_since").is_none(), "it never was heard");
     let mut lender = store.connect(admin).await;
     store.serve_orders(&mut lender).await;
     for _ in 0..100 {

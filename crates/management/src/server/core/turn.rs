@@ -326,10 +326,13 @@ impl Core<'_> {
         }
     }
 
-    fn event(&self, event: Event) {
+    fn event(&mut self, event: Event) {
         match event {
             Event::Reachable(node) => self.tell(node, "reachable", false, "it is heard".to_owned()),
-            Event::Silent(node) => self.tell(node, "silent", true, "it is not heard any more".to_owned()),
+            Event::Silent(node) => {
+                self.nodes.is_silent(node, self.clock.now().wall);
+                self.tell(node, "silent", true, "it is not heard any more".to_owned());
+            }
             Event::Alarm { node, alarm } => self.tell(node, "alarm", true, alarm.to_string()),
             Event::RailDead { rail, by } => {
                 let by: Vec<String> = by.into_iter().map(|it| node_name(self.manager.state(), it)).collect();

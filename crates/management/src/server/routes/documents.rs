@@ -45,6 +45,7 @@ pub(super) fn node(view: &View<'_>, node: &model::Node) -> Node {
         Membership::Joined { since } if is_reachable => ("reachable", since),
         Membership::Joined { since } => ("silent", since),
     };
+    let silent_since = known.and_then(|known| known.silent_since).filter(|_| state == "silent");
     let connection = known.and_then(|known| known.connection.as_ref());
     let alarms = view.manager.alarms(node.id).map(ToString::to_string);
     let alarms = connection.and_then(|it| it.clock.clone()).into_iter().chain(alarms).collect();
@@ -71,6 +72,7 @@ pub(super) fn node(view: &View<'_>, node: &model::Node) -> Node {
         node: node.id.to_string(),
         state: state.to_owned(),
         since: since.to_string(),
+        silent_since: silent_since.map(|since| since.to_string()),
         domains: format!("{}/{}", node.block.base(), node.block.len()),
         groups: node.groups.iter().map(|group| group.0).collect(),
         functions: view.state().functions_of(node.id).count() as u64,
