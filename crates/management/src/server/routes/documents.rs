@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use manager::entry::{Answer, Change, News, Who};
+use manager::entry::{Answer, Change, Who};
 use manager::model::{self, FunctionName, Loan as Assigned, Membership, Name, Place};
 use manager::report::RailCause;
 use manager::state::{Record, State};
@@ -215,18 +215,8 @@ fn what(state: &State, change: &Change) -> String {
         Change::FunctionDeleted { node, name } => {
             format!("delete function {}/{name}", node_name(state, *node))
         }
-        Change::Reported { id, news } => {
-            let said = news.iter().filter(|news| news.is_noteworthy()).filter_map(|news| {
-                let name = function(news.function(*id)?);
-                Some(match news {
-                    News::HeldOver { .. } => {
-                        format!("take {name} by force: its borrower was silent too long")
-                    }
-                    News::Displaced { .. } => format!("take {name} from its slot, where another one is"),
-                    _ => format!("know better who has {name}"),
-                })
-            });
-            said.collect::<Vec<_>>().join("; ")
+        Change::Reported { id, news, .. } => {
+            news.iter().filter_map(|news| news.text(state, *id)).collect::<Vec<_>>().join("; ")
         }
         Change::Noted { what, .. } => what.clone(),
     }
