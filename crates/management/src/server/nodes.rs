@@ -102,7 +102,7 @@ impl Nodes {
     }
 
     /// A node is not heard any more from now on.
-    pub(super) fn is_silent(&mut self, node: NodeId, now: WallTime) {
+    pub(super) fn fell_silent(&mut self, node: NodeId, now: WallTime) {
         if let Some(known) = self.known.get_mut(&node) {
             known.silent_since = Some(now);
         }

@@ -330,7 +330,7 @@ impl Core<'_> {
         match event {
             Event::Reachable(node) => self.tell(node, "reachable", false, "it is heard".to_owned()),
             Event::Silent(node) => {
-                self.nodes.is_silent(node, self.clock.now().wall);
+                self.nodes.fell_silent(node, self.clock.now().wall);
                 self.tell(node, "silent", true, "it is not heard any more".to_owned());
             }
             Event::Alarm { node, alarm } => self.tell(node, "alarm", true, alarm.to_string()),
