@@ -93,7 +93,7 @@ pub struct LoanConfig<Role = LoanRole> {
     pub tenancy: Tenancy,
     /// Greater whenever the place of the loan is given to another one: what the ledger has of earlier ones is
     /// forgotten.
-    pub life: u32,
+    pub life: u64,
     /// To its lender the node is in this incarnation at least: that has seen a greater one than the state folder knew
     /// of.
     pub least_incarnation: Incarnation,

@@ -193,7 +193,7 @@ fn named(name: Name, node: NodeId) -> String {
 pub(super) fn wanted(
     view: &View<'_>,
     waited: impl Fn(usize) -> Duration,
-    is_refused: impl Fn(usize, u32) -> bool,
+    is_refused: impl Fn(usize, u64) -> bool,
 ) -> Vec<trouble::Wanted> {
     let never_met = view.loans().enumerate().filter(|(_, (_, cells))| cells.edge().peer().is_none());
     let wanted = never_met.filter_map(|(place, (loan, _))| match &loan.config.role {

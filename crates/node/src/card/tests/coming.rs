@@ -15,7 +15,7 @@ pub(super) fn both() -> (CardConfig, CardConfig) {
 }
 
 /// The loan of the other drive, in this life of its place.
-fn coming(beside: &CardConfig, life: u32) -> LoanConfig {
+fn coming(beside: &CardConfig, life: u64) -> LoanConfig {
     let role = match &beside.loans[0].role {
         LoanRole::Lend { .. } => LoanRole::Lend(LendConfig::of(1)),
         _ => borrow(BorrowEdge::Program),
