@@ -248,7 +248,7 @@ fn loan(function: usize, role: LoanRole, (tenancy, life, least): (Tenancy, u64, 
 
 /// A vacant place, which had this loan.
 fn no_loan(life: u64) -> LoanConfig {
-    loan(usize::MAX, LoanRole::Vacant, (Tenancy::default(), life, 0))
+    LoanConfig { life, ..LoanConfig::vacant(LoanRole::Vacant) }
 }
 
 pub(super) fn domain_of(node: usize) -> DomainId {
