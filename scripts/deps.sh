@@ -72,7 +72,8 @@ fi
 if ! python3 -c 'import ensurepip' 2>/dev/null; then
     if ((EUID == 0)) && command -v apt-get >/dev/null 2>&1; then
         apt-get -q -o DPkg::Lock::Timeout=300 update
-        DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 install -y --no-install-recommends python3-venv
+        DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 install -y --no-install-recommends \
+            python3-venv
     else
         echo "deps: python3 has no ensurepip; install python3-venv and start again" >&2
         exit 1

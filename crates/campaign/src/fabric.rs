@@ -30,8 +30,21 @@ impl<'a> Fabric<'a> {
         // Networks of machines are their own, so a port that is free here is free there.
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
         let address = free.map_err(Error::io("cannot find a free port"))?.to_string();
+        Self::found_with(machine, &["--listen", &address])
+    }
+
+    /// The same; other machines reach the manager at this address.
+    ///
+    /// # Errors
+    /// That fails.
+    pub fn found_for_others(machine: &'a Machine, address: Ipv4Addr) -> Result<Self, Error> {
+        let address = address.to_string();
+        Self::found_with(machine, &["--listen", &format!("{address}:7500"), "--name", &address])
+    }
+
+    fn found_with(machine: &'a Machine, arguments: &[&str]) -> Result<Self, Error> {
         let mut command = machine.command(binary()?);
-        command.arg("init").arg(machine.dir().join("fabric")).args(["--listen", &address]);
+        command.arg("init").arg(machine.dir().join("fabric")).args(arguments);
         expect(&mut command)?;
         let (manager, url) = start(machine)?;
         Ok(Self { machine, manager, url })
@@ -109,7 +122,7 @@ impl<'a> Fabric<'a> {
     /// It was not let in.
     pub fn join(&self, machine: &Machine, name: &str) -> Result<PathBuf, Error> {
         let token = self.told(&["join-token", "make"])?;
-        let file = self.machine.dir().join(format!("{name}.token"));
+        let file = machine.dir().join(format!("{name}.token"));
         std::fs::write(&file, token.trim()).map_err(Error::io("cannot write a token"))?;
         let folder = machine.dir().join("state").join(name);
         let mut command = machine.command(binary()?);

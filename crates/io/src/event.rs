@@ -554,6 +554,12 @@ events! {
     => "nothing keeps this machine from being saved or migrated, after which the drive would be dead: do neither while \
         it has the drive ({error})"
 
+    /// Its monitor is not known.
+    Warning "machine-unguarded" MachineUnguarded { function: String, others: Others }
+    => "nobody keeps the virtual machine that has this function from being saved or migrated, after which the drive \
+        would be dead: do neither while it has it, or give the node the machine's monitor (`qmp` of the domain, or \
+        --qmp of `causeway borrow --vm`), by which QEMU is made to refuse"
+
     /// It may be.
     Info "machine-released" MachineReleased { slot: String }
     => "the machine does not have the device any more, and may be saved and migrated"

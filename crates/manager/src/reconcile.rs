@@ -97,9 +97,9 @@ impl<'a> Judge<'a> {
         self.into_verdict()
     }
 
-    /// Whether what the lender was told of functions that are made there counts: it is what is decided, or newer. Who was
-    /// heard knows what was decided: what it claims beyond that leaves it pending. Nobody has decided anything in the
-    /// name of a manager before that began.
+    /// Whether what the lender was told of functions that are made there counts: it is what is decided, or newer. Who
+    /// was heard knows what was decided: what it claims beyond that leaves it pending. Nobody has decided anything in
+    /// the name of a manager before that began.
     fn is_believed(&self, said: &MadeSaid) -> bool {
         let is_of_before = said.list.id.epoch < self.state.epoch();
         match self.state.making(self.node) {

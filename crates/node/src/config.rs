@@ -86,8 +86,8 @@ pub struct LoanConfig<Role = LoanRole> {
     pub title: Title,
     /// As its lender names the function.
     pub function: FunctionId,
-    /// The zone that the function is lent in, where its entry does not say another one ([`LoanConfig::zone`]): who has a
-    /// channel in another one knows nothing of it.
+    /// The zone that the function is lent in, where its entry does not say another one ([`LoanConfig::zone`]): who has
+    /// a channel in another one knows nothing of it.
     pub group: Group,
     /// Of a lender: who has used the function last, as the agent has made durable.
     pub tenancy: Tenancy,

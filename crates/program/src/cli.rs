@@ -22,6 +22,7 @@ mod values;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ::manager::model::OnSilence;
 use base::ids::{Group, NodeId};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -217,6 +218,10 @@ pub struct BorrowArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = IO_TIMEOUT_DEFAULT_S)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub io_timeout: u64,
+    /// What becomes of the loan when the lender is silent: 'hold(SECONDS)' ends it after that, and remove after 2 s;
+    /// the lender has the function back when it is heard, and this command ends [default: it is kept, however long]
+    #[arg(long, value_name = "WHAT", value_parser = values::on_silence)]
+    pub on_silence: Option<OnSilence>,
     /// How frames are protected.
     #[command(flatten)]
     pub protection: ProtectionArgs,

@@ -105,7 +105,8 @@ fn parsed<T: FromStr<Err: Debug>>(text: &str) -> T {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "# Two words.\nsay a=1 loud\n----\nA\n\n# Alone.\n\nsay b=22\nmore\n----\nwrong\n\nsay b=0\n----\n\nsay\n----\n7\n";
+    const TEXT: &str = "# Two words.\nsay a=1 loud\n----\nA\n\n# Alone.\n\nsay b=22\nmore\n----\nwrong\n\n\
+        say b=0\n----\n\nsay\n----\n7\n";
 
     fn run(input: &str) -> String {
         let words = Words::of(input.lines().next().unwrap());

@@ -1,7 +1,7 @@
 //! Runs seeds: `seeds FIRST COUNT [guests|rests] [trace] [RULE]`, of these only those with guests, or with one that
-//! rests, without that rule, `seeds canaries FIRST MAX`, or of fleets `seeds fleet FIRST COUNT [trace] [RULE]`, of crowds
-//! `seeds crowd FIRST COUNT [trace]`, of managed fleets `seeds managed FIRST COUNT [trace] [RULE]`, of worlds with a
-//! rogue `seeds rogue FIRST COUNT [RULE]`, or of trees of switches `seeds tree FIRST COUNT [trace] [RULE]`.
+//! rests, without that rule, `seeds canaries FIRST MAX`, or of fleets `seeds fleet FIRST COUNT [trace] [RULE]`, of
+//! crowds `seeds crowd FIRST COUNT [trace]`, of managed fleets `seeds managed FIRST COUNT [trace] [RULE]`, of worlds
+//! with a rogue `seeds rogue FIRST COUNT [RULE]`, or of trees of switches `seeds tree FIRST COUNT [trace] [RULE]`.
 
 use sim::fleet::{Fleet, run_crowd, run_fleet, run_managed};
 use sim::tree::{Tree, run_tree};

@@ -16,6 +16,17 @@ pub(crate) fn command(machine: &Machine, name: &str, arguments: &[&str]) -> Comm
     command
 }
 
+/// Those of a kind that have happened.
+pub(crate) fn all(machine: &Machine, name: &str, kind: &str) -> Vec<Value> {
+    let output = command(machine, name, &["-o", "json"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|it: &Value| it["kind"] == kind)
+        .collect()
+}
+
 /// Everything that has happened and will.
 pub(crate) fn follow(machine: &Machine, name: &str) -> Process {
     machine.spawn(&format!("{name}-events"), command(machine, name, &["--follow", "-o", "json"])).unwrap()

@@ -11,6 +11,7 @@ mod disks;
 mod events;
 mod managed;
 mod managed_functions;
+mod managed_rails;
 mod managed_silence;
 mod nbd_client;
 mod s1_kill_series;

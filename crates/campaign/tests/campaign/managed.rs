@@ -411,47 +411,6 @@ fn a_manager_whose_state_is_lost_is_rebuilt() {
     }
 }
 
-/// A rail of the lender dies: its borrower says so, the manager shows it and tells others, and it is over when the rail
-/// answers. All of it goes on without a manager, too.
-#[test]
-fn a_dead_rail_is_shown_until_it_answers() {
-    let _place = gate::waits();
-    let world = World::new(&WorldConfig::default()).unwrap();
-    let machine = world.left();
-    let (mut fabric, mut store) = with_store(machine);
-    let mut desk = Borrower::start_as(machine, "desk", &store.lines[1], &["--no-shm"]).unwrap();
-    let rails = status(machine, "store").unwrap()["rails"].as_array().unwrap().clone();
-    let last = rails.iter().map(|rail| rail["name"].as_str().unwrap()).rfind(|name| *name != "shm").unwrap();
-    let of_store = |row: &Value| row["node"] == "store" && row["name"] == last;
-    let wait_verdict = |fabric: &Fabric<'_>, is_dead: bool| {
-        poll_until("a verdict on the rail", LONG, || {
-            let rows = fabric.list("rail")?;
-            let row = rows.iter().find(|row| of_store(row));
-            Ok(row.filter(|row| row["verdict"].is_object() == is_dead).cloned())
-        })
-    };
-    wait_verdict(&fabric, false).unwrap();
-    let cut = |way: &str| {
-        let mut command = machine.command(binary().unwrap());
-        command.args(["link", way, last, "--name", "store"]);
-        let done = run_to_end(command, &machine.dir().join("logs"), "link", LONG).unwrap();
-        assert_eq!(done.code, Some(0), "{}", done.stderr);
-    };
-    cut("down");
-    let row = wait_verdict(&fabric, true).unwrap();
-    assert_eq!(row["verdict"]["cause"], "silence", "{row}");
-    // The manager dies with it, and its successor hears it again.
-    fabric.manager.kill().unwrap();
-    fabric.start_again().unwrap();
-    wait_verdict(&fabric, true).unwrap();
-    cut("up");
-    wait_verdict(&fabric, false).unwrap();
-    assert_eq!(status(machine, "desk").unwrap()["loans"][0]["state"], "up");
-    for node in [&mut desk.process, &mut store.process, &mut fabric.manager] {
-        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
-    }
-}
-
 /// Nodes that have nothing but a switch are told what is behind it, and the manager shows the switch as it is.
 #[test]
 fn a_drive_behind_a_switch_is_assigned_and_the_switch_is_shown() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::events;
 use crate::managed::{has, is_state, start_desk, start_store, wait_ready, wait_slot, with_store};
-use campaign::causeway::{STOP_TIMEOUT, binary, kill_card, status};
+use campaign::causeway::{Borrower, STOP_TIMEOUT, Slot, binary, kill_card, status};
 use campaign::gate;
 use campaign::process::{Process, family, is_running, poll_until, signal};
 use campaign::world::{Machine, World, WorldConfig};
@@ -278,4 +278,40 @@ fn programs_are_disconnected_from_the_drive_of_a_silent_lender() {
     for node in [&mut desk, &mut store.process] {
         assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     }
+}
+
+/// `causeway borrow` of one function ends with its loan, when its lender has the function back: with what exit codes
+/// say of a lender that was not there.
+#[test]
+fn a_command_that_borrows_ends_with_its_loan() {
+    let _place = gate::waits();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.left();
+    let mut store = start_store(machine);
+    let hold = ["--on-silence", "hold(3)"];
+    // The machine is not there yet.
+    let monitor = machine.dir().join("qmp.sock");
+    let monitor = ["--qmp", monitor.to_str().unwrap()];
+    for is_slot in [false, true] {
+        let line = &store.lines[0];
+        let (mut process, socket) = if is_slot {
+            let slot = Slot::start_as(machine, "desk", line, &[hold, monitor].concat()).unwrap();
+            (slot.process, slot.socket)
+        } else {
+            let borrower = Borrower::start_as(machine, "desk", line, &hold).unwrap();
+            (borrower.process, borrower.socket)
+        };
+        let mut seen = events::follow(machine, "desk");
+        signal_all(&store.process, Signal::STOP);
+        let lost = events::next(&mut seen, if is_slot { "slot-lost" } else { "loan-lost" });
+        assert!(lost["silent_s"].as_u64().is_some_and(|waited| (3..7).contains(&waited)), "{lost}");
+        poll_until("a socket to go", LONG, || Ok((!socket.exists()).then_some(()))).unwrap();
+        assert!(is_running(process.pid()), "its lender does not know yet");
+        signal_all(&store.process, Signal::CONT);
+        let code = process.wait(LONG).unwrap().code();
+        assert_eq!(code, Some(4), "{}", process.tail());
+        assert!(process.tail().contains("so the loan has ended"), "{}", process.tail());
+        wait_free(machine);
+    }
+    assert_eq!(store.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", store.process.tail());
 }

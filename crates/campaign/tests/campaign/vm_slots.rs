@@ -131,6 +131,9 @@ fn w1_a_borrower_that_ends_in_order_leaves_the_machine_alive() {
     let mut bench = start(&kit, "term");
     let job = bench.vm.start(&fio(20)).unwrap();
     wait_busy(&mut bench);
+    // No monitor of this machine is known, as is said once.
+    let unguarded = bench.slot.process.tail().matches("nobody keeps the virtual machine").count();
+    assert_eq!(unguarded, 1, "{}", bench.slot.process.tail());
     assert_eq!(bench.slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", bench.slot.process.tail());
     assert_ne!(bench.vm.wait(job, GIVE_UP).unwrap().status, 0, "the drive is gone");
     assert_eq!(bench.vm.ended().unwrap(), None);

@@ -65,6 +65,7 @@ fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
     vm.hot_add(device).unwrap();
     vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
     wait_held(&mut vm, DISK, &node);
+    assert!(!node.tail().contains("nobody keeps the virtual machine"), "{}", node.tail());
     // Its guest lets go of it when the node has taken the function away.
     vm.qmp().execute("stop", json!({})).unwrap();
     let detached = causeway(&world, &["detach", "vm1/disk"]);

@@ -202,7 +202,8 @@ impl fmt::Display for TableError {
             }
             Self::TwoPartitions { port, other } => write!(
                 f,
-                "port `{port}` is in partition `{other}` already: a port is in one; give the other one a port of its own"
+                "port `{port}` is in partition `{other}` already: a port is in one; give the other one a port of \
+                 its own"
             ),
             Self::NoPartition => write!(f, "this port is in no partition: put it into one"),
             Self::NoGroups => write!(f, "this partition has no groups, so nothing could pass: give it some"),

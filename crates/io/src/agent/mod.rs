@@ -177,8 +177,8 @@ pub struct LoanSpec {
     pub function: String,
     /// What cards are told of it, but that they know its side as a [`LoanRole`].
     pub config: LoanConfig<LoanEnd>,
-    /// Of what is borrowed, beside what fills slots of machines: for how long its lender may be silent, as whoever looks
-    /// after the node goes by; `None`: for ever.
+    /// Of what is borrowed, beside what fills slots of machines: for how long its lender may be silent, as whoever
+    /// looks after the node goes by; `None`: for ever.
     pub hold: Option<Duration>,
 }
 

@@ -103,7 +103,8 @@ pub enum CredentialsError {
     },
     /// It is something else.
     #[error(
-        "{} holds no credentials for a manager: {why}; `causeway init` writes such a file, with url, token and authority",
+        "{} holds no credentials for a manager: {why}; `causeway init` writes such a file, with url, token and \
+         authority",
         path.display()
     )]
     Wrong {

@@ -144,8 +144,8 @@ impl Making {
         }
     }
 
-    /// Whether a lender that has come from another fabric has functions of which nothing was decided here: that somebody
-    /// has made another one before it was heard deletes none of them.
+    /// Whether a lender that has come from another fabric has functions of which nothing was decided here: that
+    /// somebody has made another one before it was heard deletes none of them.
     pub(crate) fn lacks(&self, list: &MadeList) -> bool {
         let is_unknown =
             |it: &Made| !self.functions.contains_key(&it.name) && !self.leaving.contains_key(&it.name);

@@ -32,8 +32,8 @@ impl<'m> Card<'m> {
         }
     }
 
-    /// What is borrowed is there for programs no more: their requests end, those that have not ended with `EIO`, and they
-    /// are disconnected. What was answered is kept for the lender.
+    /// What is borrowed is there for programs no more: their requests end, those that have not ended with `EIO`, and
+    /// they are disconnected. What was answered is kept for the lender.
     pub fn edge_leave(&mut self, now: Instant, loan: usize) {
         self.edge_step(now, loan, |server| server.evict_clients(now));
     }

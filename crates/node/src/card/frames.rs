@@ -145,9 +145,9 @@ impl<'m> Card<'m> {
         self.peers.get(place).map(|_| place)
     }
 
-    /// Only an answer to this very card shows that the peer hears it, too. A lender that is there and has not opened the
-    /// stream (another one has the function, or it is lent no more) serves nobody: a guest would wait for it again and
-    /// again.
+    /// Only an answer to this very card shows that the peer hears it, too. A lender that is there and has not opened
+    /// the stream (another one has the function, or it is lent no more) serves nobody: a guest would wait for it again
+    /// and again.
     fn note_heard(&mut self, now: Instant, place: usize, heard: Heard) {
         if !matches!(heard, Heard::Answer | Heard::Newcomer) {
             return;

@@ -131,8 +131,8 @@ fn ask(
     }
     let seconds = PATIENCE.as_secs();
     Err(Failure::unreachable(format_args!(
-        "no switch with this key answers at {} within {seconds} s: does it run, with this `control`, and is the URL the \
-         one that it prints?",
+        "no switch with this key answers at {} within {seconds} s: does it run, with this `control`, and is the URL \
+         the one that it prints?",
         url.at
     )))
 }

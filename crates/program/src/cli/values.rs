@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use base::ids::Group;
 use io::address::RailAddress;
+use manager::model::{NoSilence, OnSilence};
 use thiserror::Error;
 
 /// Longest path of a Unix socket in bytes: `sun_path` has 108, one of them ends the text (unix(7)).
@@ -27,6 +28,11 @@ impl ValueError {
     pub(super) fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
+}
+
+/// What becomes of a loan when an end of it is silent.
+pub(super) fn on_silence(text: &str) -> Result<OnSilence, ValueError> {
+    text.parse().map_err(|why: NoSilence| ValueError(format!("{why}; of a shell, 'hold(60)' in quotes")))
 }
 
 /// A number of bytes. Written as plain bytes or with a unit: `K`, `M`, `G`, `T`, also as `KiB` and so on, of

@@ -144,6 +144,8 @@ pub(super) struct Announce {
     lost: BTreeSet<String>,
     /// Why the lender has refused it last, which may pass.
     refusal: Option<String>,
+    /// The loan that the node is for is lost: its lender was silent for so long.
+    silent: Option<Duration>,
 }
 
 struct Announced {
@@ -161,7 +163,8 @@ impl Announce {
     pub(super) fn behind(own: NodeId, first: usize, wanted: Vec<Wanted>) -> Self {
         let loans = wanted.into_iter().map(|wanted| Announced { wanted, is_printed: false });
         let loans = (first..).zip(loans).collect();
-        Self { own, loans, started: Instant::now(), alone: None, lost: BTreeSet::new(), refusal: None }
+        let (lost, started) = (BTreeSet::new(), Instant::now());
+        Self { own, loans, started, alone: None, lost, refusal: None, silent: None }
     }
 
     /// The loan that the node is for, as long as it has not been had.
@@ -171,6 +174,16 @@ impl Announce {
 
     fn unprinted(&self, place: usize) -> Option<&Wanted> {
         self.loans.get(&place).filter(|loan| !loan.is_printed).map(|loan| &loan.wanted)
+    }
+
+    /// Why a node ends that was for one loan, when its lender, which was waited for in vain, has the function back.
+    fn is_over(&self, place: usize, silent: Duration) -> Failure {
+        let function = self.loans.get(&place).map_or("it", |loan| loan.wanted.line.function().as_str());
+        Failure::unreachable(format!(
+            "the lender of {function} was silent for {} s, so the loan has ended; it is heard again, and has the \
+             function back: start this command again to borrow it anew",
+            silent.as_secs()
+        ))
     }
 
     fn refused(&mut self, place: usize, refusal: &Refusal) -> Result<(), Failure> {
@@ -206,6 +219,9 @@ impl serve::Observer for Announce {
             AgentEvent::GivenBack { loan, has_lost } => {
                 let lost = self.loans.get(loan).filter(|_| *has_lost);
                 self.lost.extend(lost.map(|loan| loan.wanted.line.function().to_string()));
+                if let Some(silent) = self.silent.filter(|_| self.alone == Some(*loan)) {
+                    return Err(self.is_over(*loan, silent));
+                }
             }
             AgentEvent::Unusable { loan, why } => {
                 if let Some(wanted) = self.unprinted(*loan).filter(|_| self.alone.is_some()) {
@@ -236,6 +252,12 @@ impl serve::Observer for Announce {
 
     fn goes(&mut self, place: usize) {
         self.loans.remove(&place);
+    }
+
+    fn lost(&mut self, place: usize, waited: Duration) {
+        if self.alone == Some(place) {
+            self.silent = Some(waited);
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -24,6 +24,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ::manager::model::OnSilence;
 use base::ids::{DomainBlock, NodeId};
 use io::address::{Addresses, RailAddress};
 use io::agent::LoanSpec;
@@ -118,7 +119,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
             (None, None) => return Err(Failure::usage("give --nbd PATH or --vm PATH")),
         },
         io_timeout: args.io_timeout(),
-        hold: None,
+        hold: args.on_silence.map(OnSilence::hold),
         machine: 0,
     };
     borrower.serve(&addresses, |own| {
@@ -139,7 +140,7 @@ fn machine_of(args: &BorrowArgs, name: &NodeName, line: &Line) -> Option<Domain>
         // As in a machine that was started with it.
         device: crate::qemu_args::device_id(0),
         preset: Some(line.clone()),
-        on_silence: None,
+        on_silence: args.on_silence,
     };
     Some(Domain::of_slot(name.clone(), qmp, slot))
 }

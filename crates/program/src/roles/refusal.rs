@@ -42,8 +42,8 @@ pub(super) fn fault_words(fault: Fault, clock: WallTime) -> String {
         Fault::Expired { not_after } => {
             let until = WallTime(not_after);
             format!(
-                "its certificate was good until {until}, and the clock of who has refused it says {clock}: {set}, or see \
-                 to it that the node can reach its manager, which gives it another one"
+                "its certificate was good until {until}, and the clock of who has refused it says {clock}: {set}, or \
+                 see to it that the node can reach its manager, which gives it another one"
             )
         }
         Fault::NotYet { not_before } => {

@@ -54,6 +54,8 @@ pub trait Observer {
     fn comes(&mut self, _place: usize, _wanted: borrow::Wanted) {}
     /// What was borrowed in this place is not any more.
     fn goes(&mut self, _place: usize) {}
+    /// The lender of what was borrowed in this place was silent for so long that the loan ends.
+    fn lost(&mut self, _place: usize, _waited: Duration) {}
     /// When `overdue` is to be asked.
     fn deadline(&self) -> Option<Instant> {
         None
@@ -148,10 +150,11 @@ impl Node {
                 }
                 self.note_leaving(event, observer);
             }
-            if !self.ending.has_begun() {
-                self.silences.turn(&mut self.agent);
-            }
+            let lost = if self.ending.has_begun() { Vec::new() } else { self.silences.turn(&mut self.agent) };
             self.domains.turn(&mut self.agent, &self.state);
+            for (place, waited) in lost.into_iter().chain(self.domains.take_lost()) {
+                observer.lost(place, waited);
+            }
             self.turn_managed();
             self.follow_leaving();
             self.turn_discovery();

@@ -121,7 +121,8 @@ pub struct PeerFunction {
 pub fn render(peers: &Peers) -> String {
     if peers.rails.is_empty() {
         return format!(
-            "{} hears nobody: none of its rails takes part (`announce` not false, and a network that takes multicast)\n",
+            "{} hears nobody: none of its rails takes part (`announce` not false, and a network that takes \
+             multicast)\n",
             peers.node
         );
     }

@@ -69,8 +69,8 @@ impl Reception {
         self.accepted.map_or(0, |(count, _)| count)
     }
 
-    /// If it has accepted one more since `before`: from whom at last, then and now. Whoever takes over from another life
-    /// may have its incarnation, and fewer cards.
+    /// If it has accepted one more since `before`: from whom at last, then and now. Whoever takes over from another
+    /// life may have its incarnation, and fewer cards.
     fn newest_since(&self, before: &Self) -> Option<[Option<Peer>; 2]> {
         let ((_, then), (_, now)) = before.accepted.zip(self.accepted)?;
         let then = then.filter(|_| before.life == self.life);

@@ -65,8 +65,8 @@ impl SubsystemCells {
         }
     }
 
-    /// Whether no namespace is attached to a controller of a function that was made, but for its own: nothing is left of
-    /// those that have gone.
+    /// Whether no namespace is attached to a controller of a function that was made, but for its own: nothing is left
+    /// of those that have gone.
     pub fn is_divided(&self, config: &Config) -> bool {
         (1..).zip(&self.namespaces).filter(|(_, it)| it.bytes.get() != 0).all(|(nsid, it)| {
             let mut made =

@@ -45,8 +45,8 @@ impl Subsystem<'_> {
         self.allocated().any(|it| self.is_attached(it.nsid, controller))
     }
 
-    /// Gives a function that has come its namespace. False where its place is not free, or there is no such one: then it
-    /// has none.
+    /// Gives a function that has come its namespace. False where its place is not free, or there is no such one: then
+    /// it has none.
     fn furnish(&self, made: &MadeFunction) -> bool {
         let nsid = match made.namespace {
             MadeNamespace::Own { start, bytes } => {

@@ -259,7 +259,10 @@ fn whom_either_end_does_not_believe_it_has_nothing_to_do_with() {
         });
         world.run_for(Duration::from_millis(200));
         assert!(!is_open(&world), "{fault:?}");
-        let is_it = |it: &Refusal| matches!(it, Refusal::Certificate { fault: is, clock } if *is == fault && *clock / 1000 == 1500);
+        let is_it = |it: &Refusal| match it {
+            Refusal::Certificate { fault: is, clock } => *is == fault && *clock / 1000 == 1500,
+            _ => false,
+        };
         assert!(refusals(&world.nodes[0]).iter().any(is_it), "{fault:?}: {:?}", refusals(&world.nodes[0]));
     }
 }

@@ -79,8 +79,8 @@ list!(
     api_tokens, ApiToken, "/v1/tokens", "tokens"
 );
 list!(
-    /// What clients have asked for and was done, the last 65,536 of it; what was refused, and what nodes have caused, the
-    /// last 4096 of that.
+    /// What clients have asked for and was done, the last 65,536 of it; what was refused, and what nodes have caused,
+    /// the last 4096 of that.
     audit, Audit, "/v1/audit", "fabric"
 );
 

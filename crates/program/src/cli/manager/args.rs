@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use base::ids::Group;
 use clap::{Args, Subcommand, ValueEnum};
-use manager::model::{BLOCK_MAX, FunctionName, Name, NoSilence, OnSilence, Role};
+use manager::model::{BLOCK_MAX, FunctionName, Name, OnSilence, Role};
 
 use crate::cli::{ByteSize, OutputArgs, ValueError, values};
 
@@ -162,8 +162,8 @@ pub struct AssignArgs {
     #[arg(long, value_name = "N", value_parser = values::group)]
     pub group: Option<Group>,
     /// What becomes of it when one end is silent: both keep it for hold(SECONDS), or end it at once with remove
-    #[arg(long, value_name = "WHAT", value_parser = on_silence)]
-    pub on_silence: Option<String>,
+    #[arg(long, value_name = "WHAT", value_parser = values::on_silence)]
+    pub on_silence: Option<OnSilence>,
     /// How long the lender is waited for.
     #[command(flatten)]
     pub wait: WaitArgs,
@@ -528,12 +528,6 @@ fn slot(text: &str) -> Result<String, ValueError> {
     }
 }
 
-fn on_silence(text: &str) -> Result<String, ValueError> {
-    let said: Result<OnSilence, NoSilence> = text.parse();
-    said.map(|it| it.to_string())
-        .map_err(|why| ValueError(format!("{why}; of a shell, 'hold(60)' in quotes")))
-}
-
 fn filter(text: &str) -> Result<(String, String), ValueError> {
     match text.split_once('=') {
         // These two say which part of a list is asked for.
@@ -669,7 +663,7 @@ mod tests {
             panic!("not assign")
         };
         assert_eq!((args.function.to_string().as_str(), args.slot.as_str()), ("store/nvme0", "vm1/3"));
-        assert_eq!((args.on_silence.as_deref(), args.wait.wait), (Some("hold(60)"), None));
+        assert_eq!((args.on_silence, args.wait.wait), (Some(OnSilence::Hold { seconds: 60 }), None));
         let Command::Fabric(FabricCommand::Function(FunctionCommand::List(args))) =
             parse("function list --filter slot=a=b").unwrap()
         else {

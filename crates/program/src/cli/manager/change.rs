@@ -28,7 +28,7 @@ pub(super) fn assign(args: &AssignArgs) -> Result<(), Failure> {
     let body = Assign {
         slot: args.slot.clone(),
         group: args.group.map(|group| group.0),
-        on_silence: args.on_silence.clone(),
+        on_silence: args.on_silence.map(|it| it.to_string()),
     };
     let changed: Changed = session.put(&assignment(&args.function), &body)?;
     let changed = wait(&mut session, &args.function, changed, args.wait, progress)?;
@@ -192,8 +192,8 @@ impl Words<'_> {
             ),
             _ => {
                 return Err(Failure::refused(format_args!(
-                    "overtaken: somebody has decided something else about {function} since; see `causeway function show \
-                     {function}`"
+                    "overtaken: somebody has decided something else about {function} since; see `causeway function \
+                     show {function}`"
                 )));
             }
         })

@@ -18,8 +18,8 @@ use crate::status::shown;
 pub(in crate::cli) fn follow(args: &EventsArgs, file: Option<PathBuf>) -> Result<(), Failure> {
     if !args.follow {
         return Err(Failure::usage(
-            "events of a fabric are followed: --follow shows what happens from now on, `causeway audit` what was changed, \
-             and `causeway events` on a node what has happened there",
+            "events of a fabric are followed: --follow shows what happens from now on, `causeway audit` what was \
+             changed, and `causeway events` on a node what has happened there",
         ));
     }
     let unheard = |error: std::io::Error| Failure::io("cannot watch for signals", &error);

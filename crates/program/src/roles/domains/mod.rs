@@ -18,6 +18,7 @@ mod holds;
 mod machine;
 mod replaced;
 mod silence;
+mod unguarded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
@@ -36,6 +37,7 @@ pub(super) use self::coming::Opened;
 use self::holds::{Change, Hold};
 use self::machine::{Machine, WATCH};
 use self::replaced::Replaced;
+use self::unguarded::Unguarded;
 use super::borrow::Claim;
 use super::monitor::{Monitor, Outcome, Subject, Task};
 use super::socket;
@@ -71,6 +73,9 @@ pub(super) struct Domains {
     monitors: BTreeMap<u32, Monitor>,
     blackouts: Blackouts,
     replaced: Replaced,
+    unguarded: Unguarded,
+    /// What nobody was told of yet: which lenders were silent for too long.
+    lost: Vec<(usize, Duration)>,
 }
 
 struct Entry {
@@ -396,7 +401,9 @@ impl Domains {
         self.look_after_machines(agent);
         self.hold_machines(agent);
         self.report_timeouts(agent);
-        let places = &self.places;
+        let (places, monitors) = (&self.places, &self.monitors);
+        let is_guarded = |loan: usize| places.get(&loan).is_some_and(|it| monitors.contains_key(&it.domain));
+        self.unguarded.look(agent, is_guarded);
         let is_plugging = |loan: usize| {
             let place = places.get(&loan);
             place.is_some_and(|place| place.plug_at.is_some() || place.awaited.plug)

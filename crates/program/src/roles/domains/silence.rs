@@ -2,7 +2,8 @@
 //!
 //! The guest loses the function, as one that is pulled out, and the loan ends here. The lender hears of it when it is
 //! heard again, however long that takes: until then the slot is returning. What a manager has assigned is attached anew
-//! then, since it is still assigned; what a line has attached is gone for good, which is durable before anything follows.
+//! then, since it is still assigned; what a line has attached is gone for good, which is durable before anything
+//! follows.
 
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,7 @@ impl Domains {
         place.trouble =
             Some(format!("the lender of {function} was silent for {silent_s} s: it is taken out, {then}"));
         (place.is_lost, place.is_unwanted) = (true, false);
+        self.lost.push((loan, waited));
         let was_plugging = place.awaited.plug;
         place.await_nothing();
         agent.set_present(loan, false);
@@ -69,6 +71,11 @@ impl Domains {
         } else {
             place.give_back(loan, agent);
         }
+    }
+
+    /// Slots that have been lost so since the last call, and how long their lenders were waited for.
+    pub(in crate::roles) fn take_lost(&mut self) -> Vec<(usize, Duration)> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Slots that owe what a node of these `loans` has elsewhere, as its file says by now, are vacant: where it is had,

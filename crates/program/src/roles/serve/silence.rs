@@ -1,8 +1,9 @@
 //! What is borrowed for programs, and for machines without slots, of lenders that are silent for longer than they are
-//! waited for: as [`crate::roles::domains`] does for slots. The loan ends here, its socket and its clients are gone, and
-//! its lender gets the function back, with what was kept for it, when it is heard: however long that takes.
+//! waited for: as [`crate::roles::domains`] does for slots. The loan ends here, its socket and its clients are gone,
+//! and its lender gets the function back, with what was kept for it, when it is heard: however long that takes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use io::agent::{Agent, AgentEvent};
 use io::event::Event;
@@ -28,8 +29,8 @@ impl Silences {
         }
     }
 
-    /// Ends those loans of which it is time.
-    pub(super) fn turn(&mut self, agent: &mut Agent) {
+    /// Ends those loans of which it is time, and says which they are and how long their lenders were waited for.
+    pub(super) fn turn(&mut self, agent: &mut Agent) -> Vec<(usize, Duration)> {
         let mut lost = Vec::new();
         {
             let view = agent.view();
@@ -45,11 +46,13 @@ impl Silences {
                 true
             });
         }
-        for (loan, function, waited) in lost {
+        let end = |(loan, function, waited): (usize, String, Duration)| {
             Event::LoanLost { function, silent_s: waited.as_secs() }.say();
             agent.close_edge(loan);
             agent.set_present(loan, false);
             agent.detach(loan);
-        }
+            (loan, waited)
+        };
+        lost.into_iter().map(end).collect()
     }
 }
