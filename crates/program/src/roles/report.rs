@@ -454,8 +454,11 @@ fn left_of_hold(silence: Duration) -> f64 {
     HOLD.saturating_sub(silence).as_secs_f64()
 }
 
+/// Something that a channel counts.
+type Counted = fn(&ChannelStats) -> u64;
+
 /// What a peer says of streams that makes no sense here, by what it is; `stray_records` is all of it.
-const STRAYS: [(&str, fn(&ChannelStats) -> u64); 5] = [
+const STRAYS: [(&str, Counted); 5] = [
     ("unknown_streams", |it| it.unknown_streams.get()),
     ("wrong_stream_numbers", |it| it.wrong_numbers.get()),
     ("too_many_streams", |it| it.too_many_streams.get()),
@@ -515,7 +518,7 @@ fn counters(view: &View<'_>) -> Counters {
 }
 
 /// `all` sums up something of all channels.
-fn count_strays(all: impl Fn(fn(&ChannelStats) -> u64) -> u64, mut count: impl FnMut(&str, u64)) {
+fn count_strays(all: impl Fn(Counted) -> u64, mut count: impl FnMut(&str, u64)) {
     for (name, of) in STRAYS {
         count(name, all(of));
         count("stray_records", all(of));
