@@ -51,6 +51,9 @@ run() {
     echo "counts:  scale $SOAK_SCALE; campaigns with seed $first, the simulator with seeds $first to $((first + seeds - 1))"
 } >"$report"
 
+# What cannot be shown here fails, and is not skipped.
+export CI=true
+
 run campaigns "${CARGO:-cargo}" test -p causeway-campaign --locked --no-fail-fast -- --nocapture --test-threads 1
 # Those of two nodes on two machines, over the other media.
 for medium in ethernet switch; do

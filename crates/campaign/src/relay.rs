@@ -41,6 +41,12 @@ pub struct RelayStats {
     pub send_errors: u64,
     /// Forgeries made, by [`flood::KINDS`].
     pub floods: Vec<u64>,
+    /// What was sent to addresses that only an attacker has.
+    pub answers: u64,
+    /// Bytes of the longest of it,
+    pub longest_answer: u64,
+    /// and of the longest message of a handshake that was sent from there.
+    pub longest_call: u64,
 }
 
 impl RelayStats {
@@ -160,6 +166,13 @@ fn parse_stats(line: &str) -> Option<RelayStats> {
         Some((u8::try_from(count("rail")?).ok()?, wire["direction"].as_str()?.parse().ok()?, counts))
     });
     let floods = value["floods"].as_array()?.iter().map(serde_json::Value::as_u64).collect::<Option<_>>()?;
-    let send_errors = value["send_errors"].as_u64()?;
-    Some(RelayStats { wires: wires.collect::<Option<_>>()?, send_errors, floods })
+    let number = |name: &str| value[name].as_u64();
+    Some(RelayStats {
+        wires: wires.collect::<Option<_>>()?,
+        send_errors: number("send_errors")?,
+        floods,
+        answers: number("answers")?,
+        longest_answer: number("longest_answer")?,
+        longest_call: number("longest_call")?,
+    })
 }

@@ -146,7 +146,7 @@ events! {
     => "the card is replaced by one that knows what has come to this node, and what has left it"
 
     /// The card has said something of a loan that has left its place, which counts for nothing.
-    Info "loan-stale" LoanStale { place: usize, life: u32 } => "what the card said of a loan that is gone is dropped"
+    Info "loan-stale" LoanStale { place: usize, life: u64 } => "what the card said of a loan that is gone is dropped"
 
     /// What the card says is of another version of the program, or makes no sense.
     Error "card-unintelligible" CardUnintelligible { error: String } => "the card cannot be understood, and is replaced"

@@ -39,7 +39,7 @@ pub(crate) const DESCRIPTORS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) struct LoanId {
     pub(crate) place: usize,
-    pub(crate) life: u32,
+    pub(crate) life: u64,
 }
 
 /// What an agent tells its card.
@@ -586,7 +586,7 @@ mod tests {
 
     use super::*;
 
-    const LOAN: LoanId = LoanId { place: 1, life: 2 };
+    const LOAN: LoanId = LoanId { place: 1, life: u64::MAX };
     const ENTRY: Entry = Entry { generation: LoanGeneration(1), holder: Holder::Nobody };
 
     #[test]

@@ -50,18 +50,18 @@ pub(crate) enum Enclosure<'a> {
 pub(crate) struct Outbox<M> {
     waiting: VecDeque<M>,
     /// Of each place, the life of the loan that messages are about.
-    lives: Vec<u32>,
+    lives: Vec<u64>,
     retry_at: Option<Instant>,
 }
 
 impl<M: Message> Outbox<M> {
     /// For messages about loans that have these lives, by place.
-    pub(crate) fn new(lives: Vec<u32>) -> Self {
+    pub(crate) fn new(lives: Vec<u64>) -> Self {
         Self { waiting: VecDeque::new(), lives, retry_at: None }
     }
 
     /// Another loan has the place, which may be a new one: what waits to be said of the one before is dropped.
-    pub(crate) fn renew(&mut self, place: usize, life: u32) {
+    pub(crate) fn renew(&mut self, place: usize, life: u64) {
         self.waiting.retain(|earlier| earlier.loan().is_none_or(|loan| loan.place != place));
         self.lives.resize(self.lives.len().max(place + 1), 0);
         self.lives[place] = life;

@@ -1,5 +1,6 @@
 //! What protects frames: which ciphers an end accepts, and which one two ends agree on.
 
+use base::coded;
 use base::ledger::Layout;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,20 @@ pub enum Cipher {
     /// AEGIS-128X2 with tags of 16 bytes (draft-irtf-cfrg-aegis-aead §5).
     Aegis128X2 = 3,
 }
+
+/// What protects frames under a set of keys, as the ledger has it: by the number of the cipher.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Suite {
+    /// Nothing was agreed on.
+    Nothing,
+    /// [`Cipher::Crc32c`].
+    Crc32c,
+    /// [`Cipher::Aes256Gcm`].
+    Aes256Gcm,
+    /// [`Cipher::Aegis128X2`].
+    Aegis128X2,
+}
+coded!(Suite: Nothing, Crc32c, Aes256Gcm, Aegis128X2);
 
 /// Ciphers, as bits of their numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +77,24 @@ impl Cipher {
             Self::Aegis128X2 => "aegis-128x2",
             Self::Aes256Gcm => "aes-256-gcm",
             Self::Crc32c => "none",
+        }
+    }
+}
+
+impl Suite {
+    /// The cipher, if one was agreed on.
+    pub(crate) fn cipher(self) -> Option<Cipher> {
+        Cipher::from_number(self as u8)
+    }
+}
+
+impl From<Option<Cipher>> for Suite {
+    fn from(cipher: Option<Cipher>) -> Self {
+        match cipher {
+            None => Self::Nothing,
+            Some(Cipher::Crc32c) => Self::Crc32c,
+            Some(Cipher::Aes256Gcm) => Self::Aes256Gcm,
+            Some(Cipher::Aegis128X2) => Self::Aegis128X2,
         }
     }
 }
@@ -106,5 +139,14 @@ mod tests {
             assert_eq!(Cipher::from_number(cipher as u8), Some(cipher));
         }
         assert_eq!((Cipher::from_number(0), Cipher::from_number(4)), (None, None));
+    }
+
+    #[test]
+    fn the_ledger_has_ciphers_by_their_numbers() {
+        for cipher in Cipher::ALL {
+            let suite = Suite::from(Some(cipher));
+            assert_eq!((suite as u8, suite.cipher()), (cipher as u8, Some(cipher)));
+        }
+        assert_eq!((Suite::from(None) as u8, Suite::Nothing.cipher()), (0, None));
     }
 }

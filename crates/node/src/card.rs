@@ -391,7 +391,7 @@ impl<'m> Card<'m> {
         if !matches!(error, RegionError::Full(_) | RegionError::TableFull) {
             return Err(error);
         }
-        self.config.loans[place].role = LoanRole::Vacant;
+        self.config.loans[place].vacate();
         self.decode();
         self.without_room.push(place);
         self.events.push_back(CardEvent::Unusable(place, Unusable::NoRoom(error)));

@@ -228,8 +228,8 @@ impl NodeLedger<'_> {
 
 /// Whose the regions of a drive are: of one life of its place, so a drive that comes to the place of another one has
 /// others.
-pub(crate) fn drive_owner(drive: usize, life: u32) -> Owner {
-    Owner(DRIVES | u64::from(life) << 16 | drive as u64)
+pub(crate) fn drive_owner(drive: usize, life: u64) -> Owner {
+    Owner { name: DRIVES | drive as u64, life }
 }
 
 /// Tells owners that are drives from loans.
@@ -247,12 +247,12 @@ pub(crate) fn peer_places(loans: usize) -> usize {
 
 /// Whose the region of a peer is.
 fn peer_owner(place: usize) -> Owner {
-    Owner(PEERS | place as u64)
+    Owner { name: PEERS | place as u64, life: 0 }
 }
 
 /// Whose the regions of a loan are: of one life of its place, so the next one has others.
-pub(crate) fn loan_owner(place: usize, life: u32) -> Owner {
-    Owner(u64::from(life) << 16 | place as u64)
+pub(crate) fn loan_owner(place: usize, life: u64) -> Owner {
+    Owner { name: place as u64, life }
 }
 
 /// What a loan is for, as far as its cells go.
@@ -365,12 +365,12 @@ impl<'m> NodeLedger<'m> {
 
     /// The cells of the loan that has `place` in this life, if it has any: for onlookers, to whom a corrupt table shows
     /// nothing.
-    pub fn loan(&self, place: usize, life: u32) -> Option<LoanParts<'m>> {
+    pub fn loan(&self, place: usize, life: u64) -> Option<LoanParts<'m>> {
         self.find_parts(loan_owner(place, life)).ok().flatten()
     }
 
     /// The cells of the drive that has `place` in this life, if a card has made it, for onlookers.
-    pub fn drive(&self, place: usize, life: u32) -> Option<&'m DriveCells> {
+    pub fn drive(&self, place: usize, life: u64) -> Option<&'m DriveCells> {
         let cells: &DriveCells = find(&self.regions.of(drive_owner(place, life))).ok().flatten()?;
         cells.is_made().then_some(cells)
     }
@@ -388,7 +388,7 @@ impl<'m> NodeLedger<'m> {
     /// The places for peers that have cells, be it that nobody has them.
     pub(crate) fn peer_regions(&self) -> impl Iterator<Item = (usize, &'m PeerCells)> + use<'m> {
         let place_of =
-            |owner: Owner| (owner.0 & (DRIVES | PEERS) == PEERS).then_some((owner.0 & !PEERS) as usize);
+            |owner: Owner| (owner.name & (DRIVES | PEERS) == PEERS).then_some((owner.name & !PEERS) as usize);
         let all = self.regions.of_kind::<Kept<PeerCells>>();
         let mut present: Vec<_> =
             all.filter_map(|(owner, cells)| Some((place_of(owner)?, &cells.ok()?.0))).collect();
@@ -489,17 +489,16 @@ pub struct LedgerLoans<'m>(BTreeMap<Owner, Owned<'m>>);
 
 impl<'m> LedgerLoans<'m> {
     /// As [`NodeLedger::loan`].
-    pub fn get(&self, place: usize, life: u32) -> Option<LoanParts<'m>> {
+    pub fn get(&self, place: usize, life: u64) -> Option<LoanParts<'m>> {
         self.0.get(&loan_owner(place, life)).and_then(|owned| parts_in(owned).ok().flatten())
     }
 
     /// Those that borrow: place, life and kind.
-    pub fn borrowed(&self) -> impl Iterator<Item = (usize, u32, LoanKind)> {
-        let loans = self.0.iter().filter(|(owner, _)| owner.0 & (DRIVES | PEERS) == 0);
+    pub fn borrowed(&self) -> impl Iterator<Item = (usize, u64, LoanKind)> {
+        let loans = self.0.iter().filter(|(owner, _)| owner.name & (DRIVES | PEERS) == 0);
         loans.filter_map(|(owner, owned)| {
             let kind = parts_in(owned).ok()??.end.kind();
-            let (place, life) = (usize::from(owner.0 as u16), (owner.0 >> 16) as u32);
-            (kind != LoanKind::Lend).then_some((place, life, kind))
+            (kind != LoanKind::Lend).then_some((owner.name as usize, owner.life, kind))
         })
     }
 

@@ -93,7 +93,7 @@ pub struct LoanConfig<Role = LoanRole> {
     pub tenancy: Tenancy,
     /// Greater whenever the place of the loan is given to another one: what the ledger has of earlier ones is
     /// forgotten.
-    pub life: u32,
+    pub life: u64,
     /// To its lender the node is in this incarnation at least: that has seen a greater one than the state folder knew
     /// of.
     pub least_incarnation: Incarnation,
@@ -104,6 +104,8 @@ pub struct LoanConfig<Role = LoanRole> {
 /// By what the stream of a loan is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
 pub enum Title {
+    /// By nothing: there is no loan in this place.
+    Nothing,
     /// By its line, the secret of which is proven. At its lender only as long as the function has no
     /// [entry](LendConfig::entry).
     Line(Secret),
@@ -122,13 +124,18 @@ impl Title {
         if let Self::Line(secret) = self { Some(secret) } else { None }
     }
 
-    /// The generation of the entry; 0: it is a line.
+    /// The generation of the entry; 0: there is none.
     pub fn generation(&self) -> LoanGeneration {
         if let Self::Entry { generation, .. } = self { *generation } else { LoanGeneration(0) }
     }
 }
 
 impl LoanConfig {
+    /// The loan of this place is over: by nothing that it had can anything be opened.
+    pub(crate) fn vacate(&mut self) {
+        (self.title, self.role) = (Title::Nothing, LoanRole::Vacant);
+    }
+
     /// The zone that the function is in: of what is assigned, the assignment's.
     pub fn zone(&self) -> Group {
         self.role.lent().and_then(LendConfig::group).unwrap_or(self.group)
@@ -159,6 +166,11 @@ impl<Role> LoanConfig<Role> {
     /// The loan of a line, in the default group: nobody has used the function, and no other loan had the place.
     pub fn new(secret: Secret, function: FunctionId, role: Role) -> Self {
         Self::by(Title::Line(secret), function, role)
+    }
+
+    /// A place without a loan, for which this role stands: it has no secret, and no function is named there.
+    pub fn vacant(role: Role) -> Self {
+        Self::by(Title::Nothing, FunctionId(0), role)
     }
 
     /// The same by this title.

@@ -173,10 +173,8 @@ impl StateDir {
     ///
     /// # Errors
     /// The folder is damaged, or the system said no.
-    pub fn begin_life(&self) -> Result<u32, StateError> {
-        let raised = raise_incarnation(&self.path, false)?;
-        let more = u32::try_from(raised - self.incarnation);
-        more.map_err(|_| StateError::UsedUp { file: self.path.join(INCARNATION) })
+    pub fn begin_life(&self) -> Result<u64, StateError> {
+        Ok(raise_incarnation(&self.path, false)? - self.incarnation)
     }
 
     /// Raises the incarnation above `seen`, which a lender has met this node by: the folder comes from a copy or a

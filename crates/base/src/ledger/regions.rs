@@ -7,7 +7,7 @@ use super::{Cell, Journal, Layout, LedgerRoot, PAGE_SIZE, RawMemory};
 /// Most regions of a ledger. Entries of the table that were never used cost nothing.
 pub const REGIONS_MAX: usize = 1 << 13;
 
-/// Whose a region is, as the composer of the ledger counts.
+/// Whose a region is, as the composer of the ledger counts: a name, and which of all that have had it.
 #[derive(
     Clone,
     Copy,
@@ -23,8 +23,13 @@ pub const REGIONS_MAX: usize = 1 << 13;
     KnownLayout,
     Layout,
 )]
-#[repr(transparent)]
-pub struct Owner(pub u64);
+#[repr(C)]
+pub struct Owner {
+    /// What it is called.
+    pub name: u64,
+    /// The one that has the name has another life than those before it.
+    pub life: u64,
+}
 
 /// Cells that are there only where somebody needs them: a region of the ledger is made of one such value. It consists
 /// of ledger cells and nothing else.

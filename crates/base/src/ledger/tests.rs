@@ -234,30 +234,36 @@ fn regions<'m>(memory: RawMemory<'m>, hook: Option<&'m dyn Hook>) -> (Journal<'m
     (journal, Regions::new::<Table>(memory, journal, &root.regions))
 }
 
+fn owner(name: u64) -> Owner {
+    Owner { name, life: 0 }
+}
+
 #[test]
 fn a_region_is_its_owners_until_it_is_given_back_and_begins_with_zeroes() {
     let arena = Arena::default();
     let (journal, regions) = regions(with_room(&arena, 3), None);
-    assert!(regions.find::<Few>(Owner(1)).unwrap().is_none());
-    let first = regions.obtain::<Few>(Owner(1)).unwrap();
+    assert!(regions.find::<Few>(owner(1)).unwrap().is_none());
+    let first = regions.obtain::<Few>(owner(1)).unwrap();
     first.0[3].set(journal, 7);
     journal.commit();
-    assert_eq!(regions.obtain::<Few>(Owner(1)).unwrap().0[3].get(), 7, "what it has already");
-    let large = regions.obtain::<Many>(Owner(1)).unwrap();
+    assert_eq!(regions.obtain::<Few>(owner(1)).unwrap().0[3].get(), 7, "what it has already");
+    let later = Owner { life: 1 << 32, ..owner(1) };
+    assert!(regions.find::<Few>(later).unwrap().is_none(), "another life of it has nothing");
+    let large = regions.obtain::<Many>(owner(1)).unwrap();
     large.0[999].set(journal, 9);
     journal.commit();
     assert_eq!(first.0[3].get(), 7, "regions lie apart");
     // A page and two.
     assert_eq!(
-        regions.obtain::<Few>(Owner(2)).err(),
+        regions.obtain::<Few>(owner(2)).err(),
         Some(RegionError::Full(regions.end().unwrap() + PAGE_SIZE))
     );
     regions.retain(|kind, _| kind == Many::KIND);
-    assert!(regions.find::<Few>(Owner(1)).unwrap().is_none());
-    assert!(regions.find::<Many>(Owner(1)).unwrap().is_some());
-    assert_eq!(regions.obtain::<Few>(Owner(2)).unwrap().0[3].get(), 0, "the next one's begins anew");
+    assert!(regions.find::<Few>(owner(1)).unwrap().is_none());
+    assert!(regions.find::<Many>(owner(1)).unwrap().is_some());
+    assert_eq!(regions.obtain::<Few>(owner(2)).unwrap().0[3].get(), 0, "the next one's begins anew");
     let taken: Vec<_> = regions.iter().collect();
-    assert_eq!(taken, [(1, Owner(2), PAGE_SIZE), (2, Owner(1), 2 * PAGE_SIZE)]);
+    assert_eq!(taken, [(1, owner(2), PAGE_SIZE), (2, owner(1), 2 * PAGE_SIZE)]);
 }
 
 /// What the owner has had is not taken for nothing, nor is anything made of a table that cannot be.
@@ -265,14 +271,14 @@ fn a_region_is_its_owners_until_it_is_given_back_and_begins_with_zeroes() {
 fn a_table_that_names_foreign_memory_is_no_table() {
     let arena = Arena::default();
     let (journal, regions) = regions(with_room(&arena, 3), None);
-    regions.obtain::<Few>(Owner(1)).unwrap().0[0].set(journal, 7);
+    regions.obtain::<Few>(owner(1)).unwrap().0[0].set(journal, 7);
     journal.commit();
     let (first, page) = (LedgerRoot::<Table>::SIZE as u64, PAGE_SIZE as u64);
     for start in [0, first + 3 * page, u64::MAX - 7] {
         regions.misplace(journal, (start, page), 1);
-        assert_eq!(regions.find::<Few>(Owner(1)).err(), Some(RegionError::Corrupt));
-        assert_eq!(regions.obtain::<Few>(Owner(1)).err(), Some(RegionError::Corrupt), "not another one");
-        assert_eq!(regions.obtain::<Many>(Owner(1)).err(), Some(RegionError::Corrupt));
+        assert_eq!(regions.find::<Few>(owner(1)).err(), Some(RegionError::Corrupt));
+        assert_eq!(regions.obtain::<Few>(owner(1)).err(), Some(RegionError::Corrupt), "not another one");
+        assert_eq!(regions.obtain::<Many>(owner(1)).err(), Some(RegionError::Corrupt));
     }
     assert_eq!(regions.iter().count(), 1, "nothing was added");
 }
@@ -282,7 +288,7 @@ fn a_table_that_names_foreign_memory_is_no_table() {
 fn a_table_ends_inside_of_its_memory_or_is_none() {
     let arena = Arena::default();
     let (journal, regions) = regions(with_room(&arena, 2), None);
-    regions.obtain::<Few>(Owner(1)).unwrap();
+    regions.obtain::<Few>(owner(1)).unwrap();
     let (first, page) = (LedgerRoot::<Table>::SIZE as u64, PAGE_SIZE as u64);
     let wrong = [
         (first, u64::MAX - first),
@@ -312,17 +318,17 @@ fn a_table_ends_inside_of_its_memory_or_is_none() {
 #[test]
 fn regions_have_one_owner_whenever_a_card_dies() {
     let change = |regions: &Regions<'_>, journal: Journal<'_>| {
-        let dirty = regions.obtain::<Few>(Owner(1)).unwrap();
+        let dirty = regions.obtain::<Few>(owner(1)).unwrap();
         dirty.0[0].set(journal, 1);
         journal.commit();
-        regions.retain(|_, owner| owner != Owner(1));
-        for owner in [2, 3] {
-            let cells = regions.obtain::<Few>(Owner(owner)).unwrap();
-            assert!([0, owner].contains(&cells.0[0].get()), "what another owner has left");
-            cells.0[0].set(journal, owner);
+        regions.retain(|_, whose| whose != owner(1));
+        for name in [2, 3] {
+            let cells = regions.obtain::<Few>(owner(name)).unwrap();
+            assert!([0, name].contains(&cells.0[0].get()), "what another owner has left");
+            cells.0[0].set(journal, name);
             journal.commit();
         }
-        regions.obtain::<Many>(Owner(3)).unwrap();
+        regions.obtain::<Many>(owner(3)).unwrap();
     };
     let mut stores = 0;
     loop {
@@ -338,7 +344,7 @@ fn regions_have_one_owner_whenever_a_card_dies() {
         change(&regions, journal);
         let mut taken: Vec<_> = regions.iter().map(|(kind, owner, _)| (kind, owner)).collect();
         taken.sort();
-        assert_eq!(taken, [(1, Owner(2)), (1, Owner(3)), (2, Owner(3))], "killed before store {stores}");
+        assert_eq!(taken, [(1, owner(2)), (1, owner(3)), (2, owner(3))], "killed before store {stores}");
         assert!(regions.end().unwrap() <= memory.len());
         if ended.is_ok() {
             return assert!(stores > 20);

@@ -36,7 +36,7 @@ pub const GENERAL: usize = 8;
 const CALLS_MAX: usize = 64;
 
 /// The ports that stand for the many addresses from which handshakes are called for.
-const CALLERS: core::ops::Range<u64> = 20_000..20_100;
+pub(super) const CALLERS: core::ops::Range<u64> = 20_000..20_100;
 
 /// What a header says of the first message of a handshake, at its second byte.
 const INITIATION: u8 = 1;
@@ -57,6 +57,7 @@ pub struct Flood {
     since_ns: u64,
     sent: u64,
     counts: [u64; KINDS.len()],
+    longest_call: usize,
 }
 
 impl Flood {
@@ -74,6 +75,7 @@ impl Flood {
             since_ns: 0,
             sent: 0,
             counts: [0; KINDS.len()],
+            longest_call: 0,
         }
     }
 
@@ -116,6 +118,11 @@ impl Flood {
         self.counts
     }
 
+    /// Bytes of the longest message of a handshake that was sent.
+    pub fn longest_call(&self) -> usize {
+        self.longest_call
+    }
+
     /// Those that are due.
     pub fn poll(&mut self, now_ns: u64) -> Vec<Datagram> {
         if !self.is_active() {
@@ -137,6 +144,7 @@ impl Flood {
         let mut datagram = models[self.random.below(models.len() as u64) as usize].clone();
         datagram.source_port = (CALLERS.start + self.random.below(CALLERS.end - CALLERS.start)) as u16;
         let length = datagram.payload.len() as u64;
+        self.longest_call = self.longest_call.max(datagram.payload.len());
         if kind == 1
             && let Some(byte) = datagram.payload.get_mut(self.random.below(length.max(1)) as usize)
         {

@@ -7,7 +7,7 @@
 //! Where nodes use raw Ethernet, the interfaces there are the two ends of one [`Segment`]: each frame of the product's
 //! protocol goes over a [`Wire`] as it is, and so do the machines' own addresses.
 
-use super::flood::{Flood, KINDS};
+use super::flood::{CALLERS, Flood, KINDS};
 use super::impair::{Datagram, Wire};
 use super::segment::Segment;
 use crate::Error;
@@ -87,6 +87,8 @@ pub struct Forwarder {
     capture: Option<CaptureWriter>,
     start: Instant,
     send_errors: u64,
+    /// What came to addresses that only an attacker has: how many, and bytes of the longest.
+    answers: (u64, usize),
     buffer: Vec<u8>,
 }
 
@@ -119,6 +121,7 @@ impl Forwarder {
             capture: config.capture.as_deref().map(CaptureWriter::create).transpose()?,
             start: Instant::now(),
             send_errors: 0,
+            answers: (0, 0),
             buffer: vec![0; 1 << 16],
         };
         for rail in 0..config.rails {
@@ -201,6 +204,9 @@ impl Forwarder {
             else {
                 return;
             };
+            if CALLERS.contains(&target_port.into()) {
+                self.answers = (self.answers.0 + 1, self.answers.1.max(length));
+            }
             let payload = self.buffer[..length].to_vec();
             let datagram = Datagram { source_port: source.port(), target_port, payload };
             let now_ns = self.now_ns();
@@ -357,7 +363,12 @@ impl Forwarder {
         for counts in self.floods.values().map(Flood::counts) {
             floods.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
-        serde_json::json!({ "wires": wires, "send_errors": self.send_errors, "floods": floods }).to_string()
+        let longest_call = self.floods.values().map(Flood::longest_call).max();
+        serde_json::json!({
+            "wires": wires, "send_errors": self.send_errors, "floods": floods,
+            "answers": self.answers.0, "longest_answer": self.answers.1, "longest_call": longest_call.unwrap_or(0),
+        })
+        .to_string()
     }
 
     fn flush(&mut self) -> Result<(), Error> {

@@ -1,13 +1,15 @@
-//! Two chassis: four hosts with two rails each, a switch for each rail, and a link between the switches. Whatever
-//! single part of the network fails, no I/O does, neither of a host nor of a guest.
+//! Two chassis: four hosts with three rails each, two switches, and a link between these. Whatever single part of the
+//! network fails, no I/O does, neither of a host nor of a guest.
 //!
 //! ```text
 //!   a b c d   rail 0 ── s1 ─┐          (a's by a detour, which delays)
-//!                           │ link
+//!   a b       rail 2 ── s1  │
+//!                           │ link     (what is between the chassis on rail 2)
+//!       c d   rail 2 ── s2  │
 //!   a b c d   rail 1 ── s2 ─┘
 //! ```
 
-use crate::switches::{self, at, id, ip, keep_rails, port, start};
+use crate::switches::{self, at, id, ip, keep_rails, port, port_of, start};
 use base::Impairment;
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
 use campaign::host::{guest_fio, guest_fio_verified};
@@ -31,6 +33,11 @@ const DETOUR: [u16; 2] = [7501, 7502];
 /// Where its end of the detour is.
 fn detour(host: &Machine, end: usize) -> String {
     format!("{}:{}", host.addresses()[0], DETOUR[end])
+}
+
+/// Where a host's third rail is: on the network that it shares with the switch of its chassis.
+fn third(host: &Machine, rail: usize) -> String {
+    format!("{}:7423", host.addresses()[rail])
 }
 
 /// Which of the network's packets a machine loses at one of its interfaces.
@@ -119,7 +126,7 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     /// The file of the switch of a rail: each host on this rail behind a port of its own, all on the other rail behind
-    /// the link.
+    /// the link; on the third one, those of its chassis behind ports of their own, and the others behind the link.
     fn text(rail: usize, own: &Machine, other: &Machine, hosts: [&Machine; 4]) -> String {
         let names = ["left0", "lender0", "left1", "lender1"];
         let ids: Vec<String> = hosts.iter().zip(names).map(|(host, name)| id(host, name)).collect();
@@ -128,9 +135,24 @@ impl<'a> Scene<'a> {
             let peer = if (number, rail) == (0, 0) { detour(host, 1) } else { at(host, rail) };
             port(&format!("h{number}"), &at(own, rail), &peer, &nodes)
         });
-        let all: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
-        let nodes = format!("nodes = [{}]\nrails = [{}]", all.join(", "), 1 - rail);
-        ports.collect::<String>() + &port("link", &at(own, 2), &at(other, 2), &nodes)
+        let (here, there) = (2 * rail..2 * rail + 2, 2 - 2 * rail..4 - 2 * rail);
+        let thirds = here.map(|number| {
+            let nodes = format!("nodes = [\"{}\"]\nrails = [2]", ids[number]);
+            port(&format!("t{number}"), &at(own, rail), &third(hosts[number], rail), &nodes)
+        });
+        let behind = |port: usize, ids: &[String], rail: usize| {
+            let all: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
+            let nodes = format!("nodes = [{}]\nrails = [{rail}]", all.join(", "));
+            let at = |machine: &Machine| format!("{}:{port}", machine.addresses()[2]);
+            switches::port(&format!("link{rail}"), &at(own), &at(other), &nodes)
+        };
+        let links = behind(7411, &ids, 1 - rail) + &behind(7412, &ids[there], 2);
+        ports.chain(thirds).collect::<String>() + &links
+    }
+
+    /// How many frames of the third rail have left by the link.
+    fn crossed(&self) -> u64 {
+        port_of(self.machines[0], "s1", "link2")["sent_frames"].as_u64().unwrap()
     }
 
     /// I/O goes on, for a while and for so many requests.
@@ -164,6 +186,8 @@ impl<'a> Scene<'a> {
             (a, "rail0"),
             (a, "rail1"),
             (b, "rail0"),
+            (b, "rail1"),
+            (c, "rail0"),
             (c, "rail1"),
             (d, "rail0"),
             (d, "rail1"),
@@ -225,7 +249,7 @@ impl<'a> Scene<'a> {
 }
 
 /// One that has a drive of its own and hands another one to a guest: the node, and the socket of each.
-fn start_host(host: &Machine, name: &str, rails: [String; 2], lines: &[String]) -> (Process, [PathBuf; 2]) {
+fn start_host(host: &Machine, name: &str, rails: [String; 3], lines: &[String]) -> (Process, [PathBuf; 2]) {
     let sockets = ["own", "guest"].map(|what| host.dir().join(format!("{what}.sock")));
     let loan = |edge: &str, index: usize| {
         let (line, socket) = (&lines[index], sockets[index].display());
@@ -253,11 +277,16 @@ fn t1_no_single_failure_of_the_network_is_felt_by_io() {
     keep_rails(s2, &[1, 2]);
     let texts = [Scene::text(0, s1, s2, hosts), Scene::text(1, s2, s1, hosts)];
     let switches = vec![start(s1, "s1", &texts[0]), start(s2, "s2", &texts[1])];
+    // Of which chassis it is: so is the network of its third rail.
+    let chassis =
+        |host: &Machine| hosts.iter().position(|it| it.addresses() == host.addresses()).unwrap() / 2;
     let rails = |host: &Machine| -> Vec<String> {
         let rail = |rail: usize, switch: &Machine| {
             ["--listen".to_owned(), at(host, rail), "--switch".to_owned(), at(switch, rail)]
         };
-        [rail(0, s1), rail(1, s2)].concat()
+        let net = chassis(host);
+        let last = ["--listen".to_owned(), third(host, net), "--switch".to_owned(), at([s1, s2][net], net)];
+        [rail(0, s1), rail(1, s2), last].concat()
     };
     let lend = |host: &Machine, name: &str, sources: &[&str]| {
         let rails = rails(host);
@@ -272,8 +301,8 @@ fn t1_no_single_failure_of_the_network_is_felt_by_io() {
     words.extend(["--io-timeout".to_owned(), "120".to_owned()]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut borrower = Borrower::start_as(a, "left0", &lenders[0].lines[0], &words).unwrap();
-    let tables = [(0, s1), (1, s2)].map(|(rail, switch)| {
-        let (listen, switch) = (at(c, rail), at(switch, rail));
+    let tables = [(0, at(c, 0), at(s1, 0)), (1, at(c, 1), at(s2, 1)), (2, third(c, 1), at(s2, 1))];
+    let tables = tables.map(|(rail, listen, switch)| {
         format!("[[rails]]\nname = 'rail{rail}'\nlisten = '{listen}'\nswitch = '{switch}'\n")
     });
     let (mut host, [own, slot]) = start_host(c, "left1", tables, &lenders[1].lines);
@@ -285,6 +314,7 @@ fn t1_no_single_failure_of_the_network_is_felt_by_io() {
     let loads = loads.collect();
     let mut scene = Scene { guest, hosts, machines, texts, switches, loads, detour: detoured };
     scene.goes_on("all is well");
+    assert!(scene.crossed() > 100, "the link is used: {}", scene.crossed());
     for _ in 0..scale::kills_of(1, 10) {
         scene.links();
         scene.delay();

@@ -5,6 +5,7 @@
 use campaign::causeway::{Borrower, Lender, card, number, status, wait_standby};
 use campaign::load::{Load, Model};
 use campaign::process::{anonymous_kib, family, poll_until};
+use campaign::relay::RelayStats;
 use campaign::relay::flood::GENERAL;
 use campaign::world::{Direction, Machine, World, WorldConfig};
 use campaign::{gate, scale};
@@ -16,6 +17,9 @@ const LONG: Duration = Duration::from_secs(30);
 const PATIENT: Duration = Duration::from_secs(200);
 /// Over all wires.
 const PER_SECOND: u64 = 10_000;
+/// Of so many messages of a flood one request at least is answered beside them: a machine that is busy with something
+/// else has fewer of both.
+const MESSAGES_PER_REQUEST: u64 = 100;
 const GROWTH_MAX_KIB: u64 = 4096;
 const REASONS: [&str; 4] = ["dropped_auth", "dropped_replay", "dropped_version", "dropped_malformed"];
 
@@ -37,10 +41,11 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
     flooded(&mut world, &load, 2 * PER_SECOND);
     let before = residents(&world, &lender, &borrower);
     load.take_longest_gap();
-    flooded(&mut world, &load, PER_SECOND * if scale::is_soak() { 120 } else { 10 });
+    let served = flooded(&mut world, &load, PER_SECOND * if scale::is_soak() { 120 } else { 10 });
     let after = residents(&world, &lender, &borrower);
     let gap = load.take_longest_gap();
     set_flood(&mut world, 0);
+    served.assert_enough(gap);
 
     assert_eq!(before.len(), 6, "two agents, their cards and those that stand by, the same before and after");
     for ((pid, before), (still, after)) in before.iter().zip(&after) {
@@ -71,7 +76,7 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
         );
     }
     scale::report(&format!(
-        "t4: seed {seed}, {sent} forgeries, dropped {left:?} {right:?}, longest gap {gap:?}"
+        "t4: seed {seed}, {sent} forgeries, dropped {left:?} {right:?}, {served:?}, longest gap {gap:?}"
     ));
 }
 
@@ -96,7 +101,7 @@ fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
     flooded(&mut world, &load, 2 * PER_SECOND);
     let before = residents(&world, &lender, &borrower);
     load.take_longest_gap();
-    flooded(&mut world, &load, PER_SECOND * if scale::is_soak() { 120 } else { 10 });
+    let served = flooded(&mut world, &load, PER_SECOND * if scale::is_soak() { 120 } else { 10 });
     let after = residents(&world, &lender, &borrower);
     // Whoever wants another function has it, though the lender has so much to look at.
     // A busy machine has few of its calls looked at, and it asks for longer than others.
@@ -105,7 +110,15 @@ fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
     newcomer.wait_usable(PATIENT).unwrap();
     let gap = load.take_longest_gap();
     set_calls(&mut world, 0);
+    served.assert_enough(gap);
+    // Who sends from an address that it does not have cannot have others flooded by that.
+    let stats = world.relay().stats().unwrap();
+    let (calls, answers): (u64, u64) = (stats.floods.iter().sum(), stats.answers);
+    assert!(answers <= calls, "{answers} answers to {calls} calls");
+    let RelayStats { longest_answer, longest_call, .. } = stats;
+    assert!(longest_answer <= longest_call, "an answer has {longest_answer} bytes, a call {longest_call}");
 
+    assert_eq!(before.len(), 6, "two agents, their cards and those that stand by, the same before and after");
     for ((pid, before), (still, after)) in before.iter().zip(&after) {
         assert_eq!(pid, still, "a process died of it");
         assert!(*after < before + GROWTH_MAX_KIB, "process {pid} grew from {before} to {after} KiB");
@@ -116,7 +129,9 @@ fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
         let status = status(machine, name).unwrap();
         assert_eq!(card(&status).unwrap().restarts, 0, "the card of {name} died of it");
     }
-    scale::report(&format!("t5: seed {seed}, longest gap {gap:?} among the calls"));
+    scale::report(&format!(
+        "t5: seed {seed}, {served:?}, {answers} answers, longest gap {gap:?} among the calls"
+    ));
 }
 
 fn set_calls(world: &mut World, per_second: u64) {
@@ -127,15 +142,37 @@ fn set_calls(world: &mut World, per_second: u64) {
     }
 }
 
+/// What there was during a flood.
+#[derive(Debug)]
+struct Served {
+    /// Messages of the flood.
+    messages: u64,
+    /// Requests that were answered beside them.
+    requests: u64,
+}
+
+impl Served {
+    /// I/O went on, and was never silent for as long as a program would not wait.
+    fn assert_enough(&self, longest_gap: Duration) {
+        let Self { messages, requests } = self;
+        assert!(
+            *requests >= messages / MESSAGES_PER_REQUEST,
+            "{requests} requests beside {messages} messages"
+        );
+        assert!(longest_gap < LONG, "nothing was answered for {longest_gap:?}");
+    }
+}
+
 /// Waits until so many messages more were sent, and I/O must get on all the time.
-fn flooded(world: &mut World, load: &Load, messages: u64) {
+fn flooded(world: &mut World, load: &Load, messages: u64) -> Served {
     let mut made = || Ok(world.relay().stats()?.floods.iter().sum::<u64>());
-    let goal: u64 = made().unwrap() + messages;
-    poll_until("the flood", 3 * PATIENT, || {
+    let (before, done) = (made().unwrap(), load.done());
+    let after = poll_until("the flood", 3 * PATIENT, || {
         load.wait_done(100, LONG)?;
-        Ok((made()? >= goal).then_some(()))
+        Ok(Some(made()?).filter(|made| *made >= before + messages))
     })
     .unwrap();
+    Served { messages: after - before, requests: load.done() - done }
 }
 
 fn run_a_first_channel(world: &World) {

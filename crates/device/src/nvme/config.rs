@@ -32,7 +32,7 @@ pub struct Config {
     /// An EUI-64, never reused for another drive: what is kept of the drive bears it. Hosts see [`Config::shown_id`].
     pub unique_id: u64,
     /// Which life of its place in the ledger it has: another drive that comes to that place has a greater one.
-    pub life: u32,
+    pub life: u64,
     /// Namespaces of a new drive, by number from 1 on. None: one that has all blocks, attached to controller 0, unless
     /// the drive [begins empty](Config::is_empty).
     pub namespaces: Vec<NamespaceConfig>,

@@ -21,7 +21,7 @@ pub enum Reason {
     Returning,
     /// It is for everybody, and comes by the port that is not in use toward its source.
     Duplicate,
-    /// It is for everybody, and such frames come too often.
+    /// It is for everybody, or for a multicast group, and such frames come too often.
     TooOften,
     /// It has passed as many switches as it may.
     Hops,
@@ -91,7 +91,9 @@ impl Reason {
             Self::NoRoute => "their destination is in no port's range",
             Self::Returning => "their destination lies behind the port that they came in by",
             Self::Duplicate => "they are for everybody, and come by another port as well",
-            Self::TooOften => "they are for everybody, and more come than announcements of a fabric can be",
+            Self::TooOften => {
+                "they are for everybody, or for a multicast group, and more come than are passed on"
+            }
             Self::Hops => "they have passed too many switches: do switches lead to each other in a circle?",
             Self::QueueFull => "they come faster than the port sends",
             Self::TooLarge => {

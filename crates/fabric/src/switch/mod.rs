@@ -20,7 +20,8 @@
 //! domain either is what another switch says of itself: it is for whoever it was sent to, and goes no further.
 //!
 //! So no more frames leave than come, but for these and for multicast: at most one for each other port of the
-//! partition.
+//! partition. Of multicast a port takes [`MULTICAST_BURST`] frames at once, and then one each [`MULTICAST_EVERY`]: who
+//! sends at the rate of his link does not fill those of all others.
 //!
 //! Left out: sockets, queues and addresses (`io::switch`).
 
@@ -60,6 +61,10 @@ pub const MAX_MULTICASTS: usize = 256;
 pub const INFORMATION_BURST: u32 = 4096;
 /// After that there is one more.
 pub const INFORMATION_EVERY: Duration = Duration::from_millis(1);
+/// Most frames to multicast groups that a port takes at once.
+pub const MULTICAST_BURST: u32 = 4096;
+/// After that there is one more.
+pub const MULTICAST_EVERY: Duration = Duration::from_micros(100);
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,6 +154,9 @@ impl Switch {
             _ => match partition.find(header.destination).ok_or(Reason::NoRoute)? {
                 Target::Port(home) if self.table.is_way(home, port) => return Err(Reason::Returning),
                 Target::Port(home) => Decision::Forward(self.way(now, home)),
+                Target::Multicast(_) if !self.ports[port.index()].multicast.take(now) => {
+                    return Err(Reason::TooOften);
+                }
                 Target::Multicast(multicast) => self.copy(now, port, self.table.members(multicast))?,
             },
         };

@@ -3,7 +3,9 @@
 use base::times::RAIL_VERDICT;
 use base::{Bucket, Instant};
 
-use super::{INFORMATION_BURST, INFORMATION_EVERY, MAX_PORTS, PortCounters};
+use super::{
+    INFORMATION_BURST, INFORMATION_EVERY, MAX_PORTS, MULTICAST_BURST, MULTICAST_EVERY, PortCounters,
+};
 
 /// A port: its place in the switch's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -78,12 +80,15 @@ pub(super) struct PortState {
     pub(super) is_down: bool,
     /// How many information frames it takes.
     pub(super) information: Bucket,
+    /// How many frames to multicast groups.
+    pub(super) multicast: Bucket,
 }
 
 impl PortState {
     pub(super) fn new() -> Self {
         let information = Bucket::full(INFORMATION_BURST, INFORMATION_EVERY, Instant::ZERO);
-        Self { counters: PortCounters::default(), heard: None, is_down: false, information }
+        let multicast = Bucket::full(MULTICAST_BURST, MULTICAST_EVERY, Instant::ZERO);
+        Self { counters: PortCounters::default(), heard: None, is_down: false, information, multicast }
     }
 
     pub(super) fn is_up(&self, now: Instant) -> bool {

@@ -286,6 +286,25 @@ fn only_so_much_is_forwarded_to_everybody() {
     assert_eq!(shout(later, 0, 1), Decision::Drop(Reason::TooOften));
 }
 
+/// Whoever sends to a multicast group as fast as he can fills nobody's link, and takes nothing of what names one node.
+#[test]
+fn only_so_much_is_copied_to_multicast_groups() {
+    let mut switch = switch();
+    let mut send = |now: Instant, destination: u32| {
+        let mut bytes = frame(1, destination, 1, Route::START, 80);
+        switch.forward(now, PortId::new(0).unwrap(), &mut bytes)
+    };
+    let now = Instant::ZERO + Duration::from_secs(1);
+    for _ in 0..MULTICAST_BURST {
+        assert!(matches!(send(now, 12), Decision::Copy(ways) if ways.len() == 2));
+    }
+    assert_eq!(send(now, 12), Decision::Drop(Reason::TooOften));
+    assert!(matches!(send(now, 4), Decision::Forward(_)), "for one node");
+    let later = now + MULTICAST_EVERY;
+    assert!(matches!(send(later, 12), Decision::Copy(_)));
+    assert_eq!(send(later, 12), Decision::Drop(Reason::TooOften));
+}
+
 #[test]
 fn several_switches() {
     script("several.txt");

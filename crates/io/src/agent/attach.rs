@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use base::ids::{Group, LoanGeneration, NodeId};
-use node::{FunctionId, LendConfig, LoanConfig, Secret, SessionCells};
+use node::{LendConfig, LoanConfig, SessionCells, Title};
 
 use super::change::Told;
 use super::clients::stop_listening_at;
@@ -19,8 +19,14 @@ use super::{Agent, Edge, LoanEnd, LoanSpec};
 impl LoanSpec {
     /// A place without a loan, and who may use what comes there.
     pub fn vacant(edge: Option<Edge>) -> Self {
-        let config = LoanConfig::new(Secret([0; 32]), FunctionId(0), LoanEnd::Vacant { edge });
+        let config = LoanConfig::vacant(LoanEnd::Vacant { edge });
         Self { function: String::new(), config, hold: None }
+    }
+
+    /// What was here is not any more: nobody new may connect, and its secret is forgotten.
+    pub(super) fn vacate(&mut self) {
+        self.config.role.vacate();
+        self.config.title = Title::Nothing;
     }
 
     /// What it lends, if it lends anything.
@@ -67,19 +73,19 @@ impl LoanEnd {
         }
     }
 
-    /// What was borrowed is not any more: nobody new may connect.
-    pub(super) fn vacate(&mut self) {
-        let Self::Borrow { edge, .. } = self else { return };
-        let edge = match edge {
-            Edge::Nbd { path, listener } => {
+    /// What was lent or borrowed is not any more: nobody new may connect.
+    fn vacate(&mut self) {
+        let edge = match self {
+            Self::Vacant { .. } => return,
+            Self::Borrow { edge: Edge::Nbd { path, listener }, .. } => {
                 stop_listening_at(path, listener);
                 None
             }
-            Edge::Vm { path, listener, machine } => {
+            Self::Borrow { edge: Edge::Vm { path, listener, machine }, .. } => {
                 stop_listening_at(path, listener);
                 Some(Edge::Vm { path: std::mem::take(path), listener: None, machine: *machine })
             }
-            Edge::Load(_) => None,
+            Self::Borrow { edge: Edge::Load(_), .. } | Self::Lend { .. } => None,
         };
         *self = Self::Vacant { edge };
     }
@@ -97,7 +103,7 @@ impl Agent {
     pub fn attach(&mut self, loan: usize, spec: LoanSpec) -> io::Result<()> {
         let mut coming = [(loan, spec)];
         if let Err(error) = self.reserve(&coming, self.spec.drives.len()) {
-            coming[0].1.config.role.vacate();
+            coming[0].1.vacate();
             return Err(error);
         }
         let [(_, spec)] = coming;
@@ -165,7 +171,7 @@ impl Agent {
     /// Nobody new is accepted at a place that has no loan any more.
     pub(super) fn vacate(&mut self, loan: usize) {
         self.slots.ignore_one(&self.spec.loans, loan, &self.waiter);
-        self.spec.loans[loan].config.role.vacate();
+        self.spec.loans[loan].vacate();
     }
 }
 
@@ -186,6 +192,18 @@ mod tests {
         assert!(!present(1, 2) && !present(usize::MAX, 0));
     }
 
+    /// One that was made up, or is left of another loan, would be a key that somebody knows.
+    #[test]
+    fn a_vacant_place_has_no_secret() {
+        let ([mut loan], _callers) = listening("no-secret", 0, |path, listener| Edge::Nbd { path, listener });
+        assert!(loan.config.title.secret().is_some());
+        loan.vacate();
+        for vacant in [loan, LoanSpec::vacant(None)] {
+            assert!(vacant.is_vacant() && vacant.config.title.secret().is_none());
+            assert_eq!(vacant.generation().0, 0);
+        }
+    }
+
     /// `causeway qemu-args` tells it, and whoever is attached next comes there.
     #[test]
     fn a_vacant_place_still_says_where_its_socket_was() {
@@ -197,7 +215,7 @@ mod tests {
         };
         let (path, listens) = path_of(&loan);
         assert!(listens);
-        loan.config.role.vacate();
+        loan.vacate();
         assert!(loan.is_vacant());
         assert_eq!(path_of(&loan), (path, false));
     }

@@ -117,7 +117,7 @@ impl Agent {
         let drives = arrivals.drives.iter().map(|(place, _)| place + 1).max().unwrap_or(0);
         let drives = drives.max(self.spec.drives.len());
         if let Err(error) = self.reserve(&arrivals.loans, drives) {
-            arrivals.loans.iter_mut().for_each(|(_, loan)| loan.config.role.vacate());
+            arrivals.loans.iter_mut().for_each(|(_, loan)| loan.vacate());
             return Err(error);
         }
         self.spec.drives.resize_with(drives, || None);
@@ -235,7 +235,7 @@ impl Agent {
         let loans = loans_of(&self.spec.loans, drive);
         for loan in &loans {
             self.forget_wants(*loan);
-            self.spec.loans[*loan].config.role = LoanEnd::Vacant { edge: None };
+            self.spec.loans[*loan].vacate();
         }
         self.leaving.push(Leaving { place: drive, loans: loans.clone(), spec, seen });
         self.core.handle_withdrawn(drive, loans);

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 
 use node::{DriveCells, DriveConfig, MadeFunction};
 
-use super::{Agent, LoanEnd, LoanSpec, View};
+use super::{Agent, LoanSpec, View};
 use crate::files::{Image, Witness};
 
 /// So many parts of one image are made to read as zeroes at once: one that takes hours is beside others then.
@@ -79,7 +79,7 @@ impl Agent {
         self.reserve(&come, self.spec.drives.len())?;
         for loan in gone {
             self.forget_wants(*loan);
-            self.spec.loans[*loan].config.role = LoanEnd::Vacant { edge: None };
+            self.spec.loans[*loan].vacate();
         }
         let spec = self.spec.drives[drive].as_mut().expect("functions come to a drive that there is");
         spec.config.made = made;

@@ -80,7 +80,7 @@ mod tests {
             loan
         };
         let mut vacant = loan("lenders-vacant", 1, 9);
-        vacant.config.role.vacate();
+        vacant.vacate();
         let loans = [loan("lenders-a", 1, 3), loan("lenders-b", 1, 7), loan("lenders-c", 2, 5), vacant];
         let lenders = Lenders::of(&loans, &[]);
         let least = [1, 2, 3].map(|key| lenders.least_incarnation(&[key; 32]).0);

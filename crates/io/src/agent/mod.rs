@@ -835,7 +835,7 @@ impl Drop for Agent {
 }
 
 /// Whether a place has the loan of this life.
-fn is_present(loans: &[LoanSpec], place: usize, life: u32) -> bool {
+fn is_present(loans: &[LoanSpec], place: usize, life: u64) -> bool {
     loans.get(place).is_some_and(|loan| loan.config.life == life)
 }
 

@@ -122,7 +122,7 @@ struct Driver<'m> {
     card: Card<'m>,
     memory: Memory<'m>,
     /// Of each place, the life of the loan that this card has there.
-    lives: Vec<u32>,
+    lives: Vec<u64>,
     rails: Rails<'m>,
     shm: ShmPaths,
     edges: Edges<'m>,
@@ -185,7 +185,7 @@ impl<'m> Driver<'m> {
         media.heed_predecessors(plan, &mut card, now);
         let loads = Load::of_plan(plan);
         let edges = Edges::new(shared, plan.card.loans.len());
-        let lives: Vec<u32> = plan.card.loans.iter().map(|loan| loan.life).collect();
+        let lives: Vec<u64> = plan.card.loans.iter().map(|loan| loan.life).collect();
         let to_agent = Outbox::new(lives.clone());
         Ok(Self {
             card,
@@ -381,7 +381,7 @@ impl<'m> Driver<'m> {
     }
 
     /// Whether a place has this loan or a later one.
-    fn has(&self, loan: usize, life: u32) -> bool {
+    fn has(&self, loan: usize, life: u64) -> bool {
         self.lives.get(loan).is_some_and(|known| *known >= life)
     }
 

@@ -242,8 +242,13 @@ impl Switch {
                 // Another switch says who it is: nobody here asks.
                 Decision::Drop(_) | Decision::Take => {}
                 Decision::Forward(port) => enqueue(core, exits, waiting, port, bytes),
+                // Nobody behind a port that waits to be told its peer was meant by what is for all.
                 Decision::Copy(ports) => {
-                    ports.iter().for_each(|port| enqueue(core, exits, waiting, port, bytes));
+                    for port in ports.iter() {
+                        if exits[port.index()].max_frame.is_some() {
+                            enqueue(core, exits, waiting, port, bytes);
+                        }
+                    }
                 }
             }
         })?;

@@ -147,6 +147,24 @@ fn a_frame_that_is_too_large_for_its_way_out_is_counted_there() {
     assert_eq!(world.switch.core.counters(PortId::new(1).unwrap()).dropped[Reason::TooLarge.index()], 1);
 }
 
+/// What is for all is not for a port that waits to be told its peer; what names somebody there is counted.
+#[test]
+fn a_port_that_was_not_told_its_peer_is_not_meant_by_what_is_for_all() {
+    let mut world = world();
+    world.switch.turn().unwrap();
+    world.switch.exits[1].max_frame = None;
+    world.switch.next_look = Instant::FAR_FUTURE;
+    let unreachable = |world: &World| {
+        world.switch.core.counters(PortId::new(1).unwrap()).dropped[Reason::Unreachable.index()]
+    };
+    world.send(&world.nodes[0], 0, &frame(1, 9, 1));
+    world.turn_until(1, 0);
+    assert_eq!(([world.got(1), world.got(2)], unreachable(&world)), ([vec![], vec![1]], 0));
+    world.send(&world.nodes[0], 0, &frame(1, 2, 1));
+    world.turn_until(2, 0);
+    assert_eq!(unreachable(&world), 1);
+}
+
 /// A queue that the kernel does not take fills up: frames are marked more and more, then dropped, and nothing is lost
 /// of what waits.
 #[test]

@@ -147,7 +147,7 @@ fn start(name: &str) -> (Agent, PathBuf) {
 }
 
 /// A loan for the place, of somebody who is not there.
-fn loan(agent: &Agent, path: &PathBuf, life: u32) -> LoanSpec {
+fn loan(agent: &Agent, path: &PathBuf, life: u64) -> LoanSpec {
     let edge = Edge::Vm { path: path.clone(), listener: Some(UnixListener::bind(path).unwrap()), machine: 0 };
     let peers = "127.0.0.1:9".parse().unwrap();
     let lender = pair::lender_key().lends_in(DomainId::default());

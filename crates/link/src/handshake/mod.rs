@@ -12,14 +12,14 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::hmac;
 use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId};
-use base::ledger::Layout;
+use base::ledger::{Code, Layout};
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{BoxedCryptoResolver, CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use crate::cipher;
+use crate::cipher::{self, Suite};
 use crate::frame::{ROUTE, TAG_LEN, VERSION};
 use crate::identity::{NodeKey, PublicKey};
 use crate::seal::KEY_LEN;
@@ -66,8 +66,9 @@ pub(crate) struct KeySet {
     pub(crate) max_payload: u32,
     /// Bytes of the largest frame that both ends take.
     pub(crate) max_frame: u32,
-    /// Number of a [`cipher::Cipher`].
-    pub(crate) cipher: u32,
+    /// What protects the frames.
+    pub(crate) suite: Code<Suite>,
+    pub(crate) reserved: [u8; 3],
     /// 1 if the peer has begun the handshake.
     pub(crate) called: u32,
     /// 1 if both ends have agreed that the streams before go on.
@@ -284,8 +285,11 @@ impl KeySet {
     }
 
     /// What its frames are protected with; `None` where there is no key set.
+    ///
+    /// # Panics
+    /// If the set is there and its cipher is none: the ledger is corrupt ([`Code::get`]).
     pub(crate) fn cipher(&self) -> Option<cipher::Cipher> {
-        cipher::Cipher::from_number(self.cipher as u8).filter(|_| self.is_valid())
+        if self.is_valid() { self.suite.get().cipher() } else { None }
     }
 }
 
@@ -496,6 +500,22 @@ mod tests {
             let attempt = read.ok().map(|(_, read)| read.attempt);
             assert_eq!(attempt, is_read.then_some(proposal().attempt), "{len}");
         }
+    }
+
+    /// A number that stands for no cipher is never taken for another one, nor for none at all.
+    #[test]
+    fn a_key_set_with_a_cipher_that_there_is_not_is_corrupt() {
+        let cipher_of = |number: u32, valid: u32| {
+            let mut bytes = KeySet { valid, ..KeySet::new_zeroed() }.as_bytes().to_vec();
+            bytes[core::mem::offset_of!(KeySet, suite)..][..4].copy_from_slice(&number.to_le_bytes());
+            let keys = KeySet::read_from_bytes(&bytes).unwrap();
+            std::panic::catch_unwind(|| keys.cipher()).ok()
+        };
+        for cipher in cipher::Cipher::ALL {
+            assert_eq!(cipher_of(cipher as u32, 1), Some(Some(cipher)));
+        }
+        assert_eq!(cipher_of(9, 1), None, "the card that finds it ends");
+        assert_eq!(cipher_of(9, 0), Some(None), "what is not valid is not looked at");
     }
 
     proptest! {

@@ -87,7 +87,7 @@ pub enum Event {
         /// The place.
         loan: usize,
         /// Which loan of it.
-        life: u32,
+        life: u64,
     },
     /// Who uses a function could not be made durable, so the card is not told yet.
     TenancyUnsaved {

@@ -324,7 +324,7 @@ impl Agent {
     }
 
     /// What the card said of the loan that had a place in this life is dropped: another one has it, or none.
-    pub fn handle_stale(&mut self, loan: usize, life: u32) {
+    pub fn handle_stale(&mut self, loan: usize, life: u64) {
         self.out.event(Event::Stale { loan, life });
     }
 

@@ -173,7 +173,7 @@ impl<'m> Card<'m> {
         for drive in gone {
             for (place, config) in self.config.loans.iter_mut().enumerate() {
                 if config.role.lent().is_some_and(|lent| lent.drive == drive) {
-                    config.role = LoanRole::Vacant;
+                    config.vacate();
                     self.loans.vacate(place);
                     self.parts[place] = None;
                 }
@@ -199,7 +199,7 @@ impl<'m> Card<'m> {
         while self.loans.len() <= place {
             self.loans.append_vacant();
             self.parts.push(None);
-            self.config.loans.push(LoanConfig { life: 0, role: LoanRole::Vacant, ..loan.clone() });
+            self.config.loans.push(LoanConfig::vacant(LoanRole::Vacant));
         }
         self.loans.vacate(place);
         self.parts[place] = None;

@@ -297,10 +297,10 @@ fn a_write_behind_reads_is_served_while_the_medium_has_them() {
 fn a_place_is_used_again_by_another_loan() {
     let arena = Arena::default();
     let lend = LoanRole::Lend(LendConfig::of(0));
-    let place = |life: u32, role: LoanRole| {
+    let place = |life: u64, role: LoanRole| {
         let mut config = config(2, role);
         config.loans[0].life = life;
-        config.generation = CardGeneration((life + 1).into());
+        config.generation = CardGeneration(life + 1);
         config
     };
     let memory = place(0, borrow(BorrowEdge::Drive)).new_memory(&arena);

@@ -15,8 +15,8 @@ use crate::{Card, CardEvent, DriveConfig, LendConfig, RailConfig, Route, Title, 
 
 const MIB: usize = 1 << 20;
 
-fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
-    let loan = |(group, (life, role)): (usize, &(u32, LoanRole))| LoanConfig {
+fn config(loans: &[(u64, LoanRole)]) -> CardConfig {
+    let loan = |(group, (life, role)): (usize, &(u64, LoanRole))| LoanConfig {
         title: Title::Line(Secret([5; 32])),
         function: FunctionId(group as u32),
         group: Group::DEFAULT,
@@ -83,7 +83,7 @@ fn wants(config: &CardConfig) -> Vec<LoanKind> {
 #[test]
 fn a_ledger_is_as_large_as_what_is_in_it() {
     let arena = Arena::default();
-    let bytes = |loans: &[(u32, LoanRole)]| config(loans).new_memory(&arena).len();
+    let bytes = |loans: &[(u64, LoanRole)]| config(loans).new_memory(&arena).len();
     let empty = bytes(&[]);
     assert!(empty < 5 * MIB, "{empty}: the undo log and the table");
     let lent = bytes(&[(0, lend(0))]);
@@ -201,6 +201,29 @@ fn a_slot_keeps_its_cells_until_another_loan_has_its_place() {
     assert!(start(memory, &config(&[(3, LoanRole::Vacant)])).slot(0).is_none() && !kept(2));
     let used = ledger.used_bytes().unwrap();
     assert_eq!(used + without_peers(1, 1), memory.len(), "who comes later has what others had");
+}
+
+/// However many loans a place has had: each has what is its own, and what others had is given back.
+#[test]
+fn lives_of_a_place_do_not_come_around() {
+    let arena = Arena::default();
+    let lives = [0, 1 << 32, 1 << 46, 1 << 48, u64::MAX];
+    let memory = config(&[(0, slot()), (0, lend(0))]).new_memory(&arena);
+    let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
+    for life in lives {
+        drop(start(memory, &config(&[(life, slot()), (life, lend(0))])));
+        for other in lives {
+            let has = [ledger.loan(0, other).is_some(), ledger.loan(1, other).is_some()];
+            assert_eq!(
+                (has, ledger.drive(0, other).is_some()),
+                ([other == life; 2], other == life),
+                "{life}"
+            );
+        }
+        let borrowed: Vec<_> = ledger.loans().borrowed().collect();
+        assert_eq!(borrowed, [(0, life, LoanKind::Slot)]);
+        assert_eq!(ledger.peers().count(), 1, "whom it borrows from");
+    }
 }
 
 struct Killed;

@@ -193,7 +193,7 @@ fn named(name: Name, node: NodeId) -> String {
 pub(super) fn wanted(
     view: &View<'_>,
     waited: impl Fn(usize) -> Duration,
-    is_refused: impl Fn(usize, u32) -> bool,
+    is_refused: impl Fn(usize, u64) -> bool,
 ) -> Vec<trouble::Wanted> {
     let never_met = view.loans().enumerate().filter(|(_, (_, cells))| cells.edge().peer().is_none());
     let wanted = never_met.filter_map(|(place, (loan, _))| match &loan.config.role {
@@ -454,6 +454,18 @@ fn left_of_hold(silence: Duration) -> f64 {
     HOLD.saturating_sub(silence).as_secs_f64()
 }
 
+/// Something that a channel counts.
+type Counted = fn(&ChannelStats) -> u64;
+
+/// What a peer says of streams that makes no sense here, by what it is; `stray_records` is all of it.
+const STRAYS: [(&str, Counted); 5] = [
+    ("unknown_streams", |it| it.unknown_streams.get()),
+    ("wrong_stream_numbers", |it| it.wrong_numbers.get()),
+    ("too_many_streams", |it| it.too_many_streams.get()),
+    ("wrong_statuses", |it| it.wrong_statuses.get()),
+    ("unknown_refusals", |it| it.unknown_verdicts.get()),
+];
+
 fn counters(view: &View<'_>) -> Counters {
     let mut counters = Counters::default();
     let mut more = BTreeMap::new();
@@ -477,14 +489,7 @@ fn counters(view: &View<'_>) -> Counters {
     count("refused_handshakes", lobby.refused.get());
     count("cookies", lobby.cookies.get());
     count("wrong_proofs", channels(|it| it.wrong_proofs.get()));
-    let strays: [fn(&ChannelStats) -> u64; 5] = [
-        |it| it.unknown_streams.get(),
-        |it| it.wrong_numbers.get(),
-        |it| it.too_many_streams.get(),
-        |it| it.wrong_statuses.get(),
-        |it| it.unknown_verdicts.get(),
-    ];
-    count("stray_records", strays.into_iter().map(channels).sum());
+    count_strays(channels, &mut count);
     for (loan, cells) in view.loans() {
         let stream = |of: fn(&StreamStats) -> u64| cells.stream().map_or(0, of);
         let edge = cells.edge();
@@ -510,6 +515,14 @@ fn counters(view: &View<'_>) -> Counters {
     count("dropped_unknown", view.gauges().dropped_unknown.get());
     counters.more = more;
     counters
+}
+
+/// `all` sums up something of all channels.
+fn count_strays(all: impl Fn(Counted) -> u64, mut count: impl FnMut(&str, u64)) {
+    for (name, of) in STRAYS {
+        count(name, all(of));
+        count("stray_records", all(of));
+    }
 }
 
 fn count_lent(cells: LoanView<'_>, mut count: impl FnMut(&str, u64)) {
@@ -567,7 +580,37 @@ fn peer_name(cells: LoanView<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use base::RuleSet;
+    use base::ledger::Arena;
+
     use super::*;
+
+    /// Each is seen apart, and all of them together.
+    #[test]
+    fn what_makes_no_sense_of_streams_is_counted_by_what_it_is() {
+        let arena = Arena::default();
+        let stats: &ChannelStats = arena.zeroed::<ChannelStats>().ledger(None, RuleSet::ALL).root;
+        stats.unknown_streams.add(1);
+        stats.wrong_numbers.add(2);
+        stats.too_many_streams.add(4);
+        stats.wrong_statuses.add(8);
+        stats.unknown_verdicts.add(16);
+        let mut counted = BTreeMap::new();
+        count_strays(|of| of(stats), |name, more| *counted.entry(name.to_owned()).or_insert(0) += more);
+        let expected = [
+            ("unknown_streams", 1),
+            ("wrong_stream_numbers", 2),
+            ("too_many_streams", 4),
+            ("wrong_statuses", 8),
+            ("unknown_refusals", 16),
+            ("stray_records", 31),
+        ];
+        assert_eq!(counted, BTreeMap::from(expected.map(|(name, count)| (name.to_owned(), count))));
+        let documented = include_str!("../../../../docs/status.md");
+        for name in counted.keys() {
+            assert!(documented.contains(&format!("\n| `{name}` | ")), "{name}");
+        }
+    }
 
     #[test]
     fn who_has_not_proven_its_address_when_it_was_seen_has_the_one_that_is_known_since() {

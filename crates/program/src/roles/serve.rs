@@ -108,7 +108,7 @@ pub(super) struct Node {
     signals: Signals,
     ending: Ending,
     /// Loans that were given back, by place: in which life of it.
-    returned: BTreeMap<usize, u32>,
+    returned: BTreeMap<usize, u64>,
     said: Said,
     /// Lenders of what is borrowed.
     silences: Silences,

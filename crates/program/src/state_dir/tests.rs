@@ -54,6 +54,15 @@ fn a_folder_that_a_lender_knows_better_catches_up() {
     assert_eq!(StateDir::open(&path).unwrap().incarnation(), 13);
 }
 
+/// As where loans have come and gone for years.
+#[test]
+fn a_node_has_more_lives_of_its_places_than_32_bits_count() {
+    let (_temporary, path) = folder();
+    let state = StateDir::open(&path).unwrap();
+    write_value(&path, INCARNATION, &(1u64 << 33).to_string()).unwrap();
+    assert_eq!(state.begin_life().unwrap(), 1 << 33);
+}
+
 #[test]
 fn two_nodes_differ() {
     let (_one, one) = folder();

@@ -21,7 +21,7 @@ pub(super) struct Function<'w> {
     pub(super) disk: Disk<'w>,
     pub(super) lending: Lending,
     /// Which loan its place has.
-    pub(super) life: u32,
+    pub(super) life: u64,
     /// Who has it, as its lender's agent has made durable.
     pub(super) tenancy: Tenancy,
     /// In a managed fleet: the entry that was decided last, and the one in its lender's table.

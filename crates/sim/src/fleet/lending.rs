@@ -148,6 +148,6 @@ impl World<'_> {
 }
 
 /// A drive for what a function's disk holds.
-pub(super) fn drive_config(function: usize, life: u32) -> DriveConfig {
+pub(super) fn drive_config(function: usize, life: u64) -> DriveConfig {
     DriveConfig { life, ..DriveConfig::new(BLOCKS, BLOCK as u32, 0x1000 + function as u64) }
 }

@@ -27,7 +27,7 @@ pub(super) const FRAME: usize = 8952;
 /// A place for what a node borrows.
 pub(super) struct Entry {
     /// Which loan it has, or had.
-    pub(super) life: u32,
+    pub(super) life: u64,
     pub(super) claim: Option<Claim>,
 }
 
@@ -240,15 +240,15 @@ impl<'w> Member<'w> {
     }
 }
 
-fn loan(function: usize, role: LoanRole, (tenancy, life, least): (Tenancy, u32, u64)) -> LoanConfig {
+fn loan(function: usize, role: LoanRole, (tenancy, life, least): (Tenancy, u64, u64)) -> LoanConfig {
     let (secret, function) = (Secret([function as u8; 32]), FunctionId((function as u32).wrapping_add(1)));
     let least_incarnation = Incarnation(least);
     LoanConfig { tenancy, life, least_incarnation, ..LoanConfig::new(secret, function, role) }
 }
 
 /// A vacant place, which had this loan.
-fn no_loan(life: u32) -> LoanConfig {
-    loan(usize::MAX, LoanRole::Vacant, (Tenancy::default(), life, 0))
+fn no_loan(life: u64) -> LoanConfig {
+    LoanConfig { life, ..LoanConfig::vacant(LoanRole::Vacant) }
 }
 
 pub(super) fn domain_of(node: usize) -> DomainId {

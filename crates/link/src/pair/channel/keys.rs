@@ -12,7 +12,7 @@ use super::incoming::{Dropped, Which};
 use super::{Channel, ChannelConfig, Event, Heard, Side, Streams};
 use crate::answered::CallName;
 use crate::certificate::Bearer;
-use crate::cipher::Cipher;
+use crate::cipher::{Cipher, Suite};
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::handshake::{
     Answer, Destination, Initiator, KeySet, Positions, Proposal, Secrets, Speaker, agreed_frame,
@@ -140,7 +140,7 @@ impl<'m> Channel<'m> {
             hash,
             max_payload: agreed_payload(self.config.max_payload, answer.max_payload).into(),
             max_frame: agreed_frame(self.paths.max_frame(), answer.max_frame),
-            cipher: answer.cipher.into(),
+            suite: Suite::from(Cipher::from_number(answer.cipher)).into(),
             continues: u64::from(answer.positions.peer != LifeId::default()),
             incarnation: self.config.incarnation.0,
             streams: self.config.max_streams.min(answer.streams),

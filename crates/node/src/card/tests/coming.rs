@@ -15,7 +15,7 @@ pub(super) fn both() -> (CardConfig, CardConfig) {
 }
 
 /// The loan of the other drive, in this life of its place.
-fn coming(beside: &CardConfig, life: u32) -> LoanConfig {
+fn coming(beside: &CardConfig, life: u64) -> LoanConfig {
     let role = match &beside.loans[0].role {
         LoanRole::Lend { .. } => LoanRole::Lend(LendConfig::of(1)),
         _ => borrow(BorrowEdge::Program),
@@ -106,6 +106,7 @@ fn a_drive_comes_and_goes_beside_one_that_is_used() {
         run(&mut now, &mut ends, Duration::from_millis(1), never);
         assert!(ends[0].events.contains(&CardEvent::Withdrawn(1)), "life {life}");
         assert!(ends[0].card.loans.get(1).is_none() && ends[0].card.poll_persist().is_none());
+        assert!(ends[0].card.config.loans[1].title.secret().is_none(), "a secret is a loan's");
         run(&mut now, &mut ends, Duration::from_millis(200), never);
     }
     let it = ends[0].card.channel_of(0).unwrap();

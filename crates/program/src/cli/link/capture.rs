@@ -1,11 +1,14 @@
 //! `causeway link capture`: frames of a node or a switch, as they are on the wire or opened, in a file of pcapng.
 
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::geteuid;
 use tokio::time::{Instant, sleep_until};
 
 use super::super::CaptureArgs;
@@ -101,12 +104,66 @@ async fn write(
     }
 }
 
-/// For this user alone: what is captured may be anybody's data.
+/// For this user alone: what is captured may be anybody's data. Nobody leads us to another file by a link, and one that
+/// is there already is this user's, and is for nobody else from now on.
 fn create(path: &Path) -> io::Result<Box<dyn Write>> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    let file = match options.open(path) {
+        // To a pipe or a terminal it may lead, as /dev/stdout does.
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            let file = OpenOptions::new().write(true).open(path)?;
+            if file.metadata()?.is_file() {
+                return Err(io::Error::other("it is a symbolic link to a file: name that"));
+            }
+            return Ok(Box::new(file));
+        }
+        other => other?,
+    };
+    let found = file.metadata()?;
+    if found.is_file() {
+        if found.uid() != geteuid().as_raw() {
+            return Err(io::Error::other("it belongs to another user, who could read it: remove it"));
+        }
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.set_len(0)?;
+    }
     Ok(Box::new(file))
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> Failure {
     Failure::io(format_args!("cannot write {}", path.display()), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn a_capture_is_for_its_user_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let [new, open, link, pipe] = ["new", "open", "link", "pipe"].map(|name| folder.path().join(name));
+        create(&new).unwrap().write_all(b"frames").unwrap();
+        assert_eq!((mode(&new), std::fs::read(&new).unwrap()), (0o600, b"frames".to_vec()));
+        std::fs::write(&open, "longer than what is captured").unwrap();
+        std::fs::set_permissions(&open, Permissions::from_mode(0o644)).unwrap();
+        create(&open).unwrap().write_all(b"frames").unwrap();
+        assert_eq!((mode(&open), std::fs::read(&open).unwrap()), (0o600, b"frames".to_vec()));
+        // A link is followed to what is no file only.
+        std::os::unix::fs::symlink(&open, &link).unwrap();
+        assert!(create(&link).err().unwrap().to_string().contains("symbolic link"));
+        assert_eq!(std::fs::read(&open).unwrap(), b"frames");
+        std::os::unix::fs::symlink("/dev/null", &pipe).unwrap();
+        create(&pipe).unwrap().write_all(b"frames").unwrap();
+        assert_ne!(mode(Path::new("/dev/null")), 0o600);
+        // Another user's.
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&open, Some(1), None).unwrap();
+            assert!(create(&open).err().unwrap().to_string().contains("another user"));
+        }
+    }
 }

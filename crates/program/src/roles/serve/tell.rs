@@ -25,7 +25,7 @@ const BY_TWIN: &str = "another program with this lender's identity (a copied sta
 /// The loan that an event of the agent is about.
 pub(super) struct About {
     place: usize,
-    life: u32,
+    life: u64,
     function: String,
     group: u16,
     is_lent: bool,
@@ -67,7 +67,7 @@ pub(super) struct Told {
 #[derive(Default)]
 struct OfLoan {
     /// Which loan of its place.
-    life: u32,
+    life: u64,
     is_usable: bool,
     refused: Option<Refused>,
     tenancy: Option<Tenancy>,
@@ -91,7 +91,7 @@ impl Told {
     }
 
     /// Whether the last that was heard of this loan is that it is refused.
-    pub(super) fn is_refused(&self, place: usize, life: u32) -> bool {
+    pub(super) fn is_refused(&self, place: usize, life: u64) -> bool {
         self.loans.get(&place).is_some_and(|told| told.life == life && told.refused.is_some())
     }
 
@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    fn about(is_lent: bool, life: u32) -> About {
+    fn about(is_lent: bool, life: u64) -> About {
         let (function, own) = ("nvme0".to_owned(), NodeId::numbered(1));
         About { place: 3, life, function, group: 1, is_lent, peer: None, has_twin: false, own }
     }
