@@ -206,10 +206,9 @@ impl Quotas {
 
     /// Of which nodes there is room for events again, and how many were left out until now.
     pub(super) fn take_left_out(&mut self, now: Instant) -> Vec<(NodeId, u64)> {
-        let due = self.left_out.iter().filter(|(_, it)| it.until <= now);
-        let due: Vec<_> = due.map(|(node, it)| (*node, it.many)).collect();
-        due.iter().for_each(|(node, _)| drop(self.left_out.remove(node)));
-        due
+        let due: Vec<_> =
+            self.left_out.iter().filter(|(_, it)| it.until <= now).map(|(node, _)| *node).collect();
+        due.into_iter().filter_map(|node| Some((node, self.left_out.remove(&node)?.many))).collect()
     }
 
     /// Forgets all nodes but these.
