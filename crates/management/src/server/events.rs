@@ -222,8 +222,8 @@ impl Quotas {
 pub(super) fn left_out_text(many: u64) -> String {
     let a_second = Duration::from_secs(1).as_millis() / ONE_MORE.as_millis();
     format!(
-        "{many} events of it were left out before this: no more than {BURST} at once and {a_second} a second are told of \
-         one node; `causeway events` there has them"
+        "{many} events of it were left out before this: no more than {BURST} at once and {a_second} a second are told \
+         of one node; `causeway events` there has them"
     )
 }
 

@@ -22,8 +22,8 @@ const TEXT_MAX: usize = 400;
 const NEWS_RESULT: &str = "done";
 
 /// Refusals, and what people should know of nodes, on their way to the log: whoever is refused in a loop fills neither
-/// the disk nor what is remembered, and a lender that ever knows better who has what pushes out nothing else. Each thing
-/// is noted when it happens first, then once for all times that it happens again within [`NOTES_EVERY`]. What was
+/// the disk nor what is remembered, and a lender that ever knows better who has what pushes out nothing else. Each
+/// thing is noted when it happens first, then once for all times that it happens again within [`NOTES_EVERY`]. What was
 /// counted and not noted dies with the manager.
 #[derive(Debug)]
 pub(super) struct Notes {

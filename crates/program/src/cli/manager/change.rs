@@ -164,8 +164,8 @@ fn of_silent_borrower(session: &mut Session, name: &FunctionName) -> Result<Opti
 fn has_yet_to_hear(loan: &Loan, borrower: &Node) -> String {
     let since = borrower.silent_since.as_deref().unwrap_or("the manager was started");
     format!(
-        "its lender {} has applied it, but {}, which has the slot, is silent (not heard since {since}): it is plugged in \
-         there when it is heard, without another command",
+        "its lender {} has applied it, but {}, which has the slot, is silent (not heard since {since}): it is plugged \
+         in there when it is heard, without another command",
         loan.lender, borrower.name
     )
 }
