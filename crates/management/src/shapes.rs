@@ -96,6 +96,9 @@ pub struct Node {
     pub state: String,
     /// Since when it belongs to the fabric, or does not any more.
     pub since: String,
+    /// Since when it is not heard, if it was since the manager has started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_since: Option<String>,
     /// Its domains, BASE/LEN.
     pub domains: String,
     /// Which groups it may enter.

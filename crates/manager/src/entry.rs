@@ -7,6 +7,7 @@ use crate::model::{
     ApiToken, Assignment, Block, FunctionKey, Groups, JoinToken, Limited, Limits, LimitsId, Loan, MadeId,
     MadeList, Name, Node, PublicKey, RequestId, Resource, Shape, TokenHash, Unmade, WallTime, node_text,
 };
+use crate::state::State;
 
 /// Who has caused an entry.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -234,6 +235,9 @@ pub enum Change {
         id: NodeId,
         /// What is new of it.
         news: Vec<News>,
+        /// The same was in an entry before, lately. How often it came again another one notes.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        is_again: bool,
     },
     /// Nothing: somebody was refused something, or people should know something of a node.
     Noted {
@@ -254,7 +258,7 @@ impl Change {
             | Self::NodeAdopted { .. }
             | Self::NodeDisplaced { .. }
             | Self::Noted { .. } => true,
-            Self::Reported { news, .. } => news.iter().any(News::is_noteworthy),
+            Self::Reported { news, is_again, .. } => !is_again && news.iter().any(News::is_noteworthy),
             _ => false,
         }
     }
@@ -265,7 +269,7 @@ impl Change {
     pub fn made_at(&self) -> Option<NodeId> {
         match self {
             Self::FunctionMade { node, .. } | Self::FunctionDeleted { node, .. } => Some(*node),
-            Self::Reported { id, news } => {
+            Self::Reported { id, news, .. } => {
                 let is_made = |news: &News| matches!(news, News::Made { .. } | News::MadeAdopted { .. });
                 news.iter().any(is_made).then_some(*id)
             }
@@ -275,7 +279,7 @@ impl Change {
 
     /// The node of which it is known by it that functions that were made there are lent.
     pub(crate) fn lent_at(&self) -> Option<NodeId> {
-        let Self::Reported { id, news } = self else { return None };
+        let Self::Reported { id, news, .. } = self else { return None };
         let is_of_made = |news: &News| match news {
             News::Seen { resource, .. } | News::Described { resource, .. } => resource.made.is_some(),
             News::Heard => true,
@@ -379,6 +383,17 @@ impl News {
     /// Whether by it somebody has a function, or has it no more, by another one's word than a client's.
     pub fn is_noteworthy(&self) -> bool {
         matches!(self, Self::Adopted { .. } | Self::Displaced { .. } | Self::HeldOver { .. })
+    }
+
+    /// What whoever looks through the log is told of it, where `node` reports; `None`: it is not noteworthy.
+    pub fn text(&self, state: &State, node: NodeId) -> Option<String> {
+        let key = self.function(node).filter(|_| self.is_noteworthy())?;
+        let name = state.name_of(key).map_or_else(|| format!("function {}", key.number), |it| it.to_string());
+        Some(match self {
+            Self::HeldOver { .. } => format!("take {name} by force: its borrower was silent too long"),
+            Self::Displaced { .. } => format!("take {name} from its slot, where another one is"),
+            _ => format!("know better who has {name}"),
+        })
     }
 
     /// The function that it is about, where `node` reports.

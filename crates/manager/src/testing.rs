@@ -158,7 +158,7 @@ pub(crate) fn learn_all(
     let id = node_id(node);
     let verdict = crate::reconcile::Judge::new(state, id, state.at()).inventory(functions, made);
     if !verdict.news.is_empty() {
-        let change = Change::Reported { id, news: verdict.news.clone() };
+        let change = Change::Reported { id, news: verdict.news.clone(), is_again: false };
         let entry = Entry { at: state.at(), who: Who::Node { id }, request: None, change };
         state.apply(state.index() + 1, &entry).unwrap();
     }

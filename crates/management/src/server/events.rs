@@ -1,21 +1,31 @@
 //! What happens, for whoever follows. The last [`KEPT`] events are kept, so one whose connection breaks and comes again
-//! hears the rest, and a slow one is told how many it has lost.
+//! hears the rest, and a slow one is told how many it has lost. What one node says beyond its [`Quotas`] displaces
+//! nothing: it is counted, and that is told.
 
 use core::fmt;
 use core::str::FromStr;
-use std::collections::VecDeque;
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use base::ids::NodeId;
+use base::{Bucket, Instant};
 use manager::model::{Name, WallTime};
 use tokio::sync::broadcast;
 
 use crate::shapes::Event;
-use crate::wire::NodeEvent;
+use crate::wire::{EVENTS_MAX, NodeEvent};
 
 /// Events that are kept, and that wait for the slowest follower.
 pub(super) const KEPT: usize = 4096;
 /// Characters of a text that a node says; what is longer is cut.
 const TEXT_MAX: usize = 1000;
+/// Events of one node at once: those of a message, for one that is heard again says what has happened meanwhile.
+const BURST: u32 = EVENTS_MAX as u32;
+/// And then one more each time.
+const ONE_MORE: Duration = Duration::from_millis(50);
+/// Once one is left out, all are until there is room for so many. So what is told of these is no flood itself.
+const ROOM: u32 = 16;
 
 /// Which event: `RUN-NUMBER`, as `Last-Event-ID` says it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,9 +168,90 @@ impl Follower {
     }
 }
 
+/// How much nodes may say: [`BURST`] events at once and one each [`ONE_MORE`]. Others of a node are left out, and
+/// counted.
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    buckets: BTreeMap<NodeId, Bucket>,
+    left_out: BTreeMap<NodeId, LeftOut>,
+}
+
+/// Events of a node that were left out.
+#[derive(Debug)]
+struct LeftOut {
+    many: u64,
+    /// When there is room for [`ROOM`] others.
+    until: Instant,
+}
+
+impl Quotas {
+    /// Whether one more event of a node is told. Else it is counted.
+    pub(super) fn admit(&mut self, node: NodeId, now: Instant) -> bool {
+        if let Some(left_out) = self.left_out.get_mut(&node) {
+            left_out.many += 1;
+            return false;
+        }
+        let full = || Bucket::full(BURST, ONE_MORE, now);
+        let is_admitted = self.buckets.entry(node).or_insert_with(full).take(now);
+        if !is_admitted {
+            self.left_out.insert(node, LeftOut { many: 1, until: now + ONE_MORE * ROOM });
+        }
+        is_admitted
+    }
+
+    /// When [`Quotas::take_left_out`] has something.
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        self.left_out.values().map(|it| it.until).min()
+    }
+
+    /// Of which nodes there is room for events again, and how many were left out until now.
+    pub(super) fn take_left_out(&mut self, now: Instant) -> Vec<(NodeId, u64)> {
+        let due: Vec<_> =
+            self.left_out.iter().filter(|(_, it)| it.until <= now).map(|(node, _)| *node).collect();
+        due.into_iter().filter_map(|node| Some((node, self.left_out.remove(&node)?.many))).collect()
+    }
+
+    /// Forgets all nodes but these.
+    pub(super) fn retain(&mut self, stays: impl Fn(NodeId) -> bool) {
+        self.buckets.retain(|node, _| stays(*node));
+        self.left_out.retain(|node, _| stays(*node));
+    }
+}
+
+/// What is told of events that were left out.
+pub(super) fn left_out_text(many: u64) -> String {
+    let a_second = Duration::from_secs(1).as_millis() / ONE_MORE.as_millis();
+    format!(
+        "{many} events of it were left out before this: no more than {BURST} at once and {a_second} a second are told \
+         of one node; `causeway events` there has them"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_node_says_beyond_its_quota_is_counted_and_no_other_node_suffers() {
+        let (flooding, other) = (NodeId([1; 20]), NodeId([2; 20]));
+        let start = Instant::from_nanos(7);
+        let mut quotas = Quotas::default();
+        let admitted = (0..100_000).filter(|_| quotas.admit(flooding, start)).count();
+        assert_eq!((admitted, quotas.admit(other, start)), (BURST as usize, true));
+        // It goes on, and there is no room until there is some for several.
+        let soon = start + ONE_MORE * (ROOM - 1);
+        assert!(!quotas.admit(flooding, soon) && quotas.take_left_out(soon).is_empty());
+        let until = quotas.timeout().unwrap();
+        assert_eq!(until, start + ONE_MORE * ROOM);
+        let left_out = 100_000 - u64::from(BURST) + 1;
+        assert_eq!(quotas.take_left_out(until), [(flooding, left_out)]);
+        assert_eq!((0..100).filter(|_| quotas.admit(flooding, until)).count(), ROOM as usize);
+        let again = quotas.timeout().unwrap();
+        assert_eq!(quotas.take_left_out(again), [(flooding, 100 - u64::from(ROOM))], "counted from then on");
+        assert_eq!((quotas.timeout(), quotas.take_left_out(again)), (None, vec![]));
+        quotas.retain(|node| node == other);
+        assert!(quotas.buckets.keys().eq([&other]));
+    }
 
     #[tokio::test]
     async fn a_slow_follower_is_told_how_many_it_lost() {

@@ -54,6 +54,8 @@ pub(super) struct Known {
     certified: Option<WallTime>,
     /// What it was told last of its slots.
     told: Option<(PresetsId, Vec<Preset>)>,
+    /// When it was silent last.
+    pub(super) silent_since: Option<WallTime>,
 }
 
 /// All that were heard since the manager has started.
@@ -96,6 +98,13 @@ impl Nodes {
         let connection = self.known.get_mut(&node).and_then(|known| known.connection.take());
         if let (Some(connection), Some(why)) = (connection, why) {
             refuse(&connection.outbox, why);
+        }
+    }
+
+    /// A node is not heard any more from now on.
+    pub(super) fn fell_silent(&mut self, node: NodeId, now: WallTime) {
+        if let Some(known) = self.known.get_mut(&node) {
+            known.silent_since = Some(now);
         }
     }
 

@@ -189,7 +189,9 @@ async fn a_lender_that_is_silent_leaves_it_pending() {
     let changed = answer.ok();
     assert_eq!((&changed["progress"], &changed["waits_for"]), (&json!("pending"), &json!("store")));
     assert_eq!(changed["is_silent"], true);
-    assert_eq!(admin.get("/v1/nodes/store").await.ok()["state"], "silent");
+    let shown = admin.get("/v1/nodes/store").await.ok();
+    assert!(shown["state"] == "silent" && shown["silent_since"].is_string(), "{shown}");
+    assert!(admin.get("/v1/nodes/desk").await.ok().get("silent_since").is_none(), "it never was heard");
     let mut lender = store.connect(admin).await;
     store.serve_orders(&mut lender).await;
     for _ in 0..100 {
@@ -432,6 +434,31 @@ async fn events_of_nodes_reach_who_follows() {
     assert!(begun.elapsed() < std::time::Duration::from_secs(4), "connections were cut, and did not end");
     while events.next().await.is_some() {}
     assert!(agent.refused().await.contains("ends"));
+}
+
+#[tokio::test]
+async fn a_node_that_floods_events_displaces_no_others() {
+    let fabric = Fabric::found();
+    let manager = fabric.start().await;
+    let admin = &manager.client;
+    let mut events = Followed::open(admin).await;
+    let node = Node::join(admin, "desk", 0).await;
+    let mut agent = node.connect(admin).await;
+    agent.presets(0).await;
+    events.called("reachable").await;
+    let before = events.last.clone();
+    // More than are kept.
+    let event = NodeEvent { at: String::new(), name: "n".to_owned(), is_trouble: false, text: String::new() };
+    for _ in 0..20 {
+        agent.say(&FromNode::Events(vec![event.clone(); management::wire::EVENTS_MAX])).await;
+    }
+    let left_out = events.called("left-out").await;
+    assert!(left_out["node"] == "desk" && left_out["is_trouble"] == true, "{left_out}");
+    let many = left_out["text"].as_str().unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
+    assert!(many > 0, "{left_out}");
+    let mut again = Followed::after(admin, &before).await;
+    assert_eq!(again.next().await.unwrap()["name"], "n", "nothing of before is lost");
+    manager.stop().await.unwrap();
 }
 
 #[tokio::test]

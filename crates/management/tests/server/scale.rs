@@ -56,7 +56,7 @@ fn node(number: usize) -> Vec<Entry> {
     let changes = [
         (Who::Manager, Change::JoinTokenMade { token }),
         (Who::Joiner { token: hash }, Change::NodeJoined { id, name, key, block, token: hash }),
-        (Who::Node { id }, Change::Reported { id, news: seen.collect() }),
+        (Who::Node { id }, Change::Reported { id, news: seen.collect(), is_again: false }),
     ];
     changes.into_iter().map(|(who, change)| Entry { at: AT, who, request: None, change }).collect()
 }

@@ -207,6 +207,8 @@ pub struct Manager {
     answers: Answers,
     rails: Rails,
     notes: Notes,
+    /// What nodes cause.
+    news: Notes,
     memories: Memories,
     events: VecDeque<Event>,
     lost_events: u64,
@@ -229,7 +231,8 @@ impl Manager {
             touched: VecDeque::new(),
             answers: Answers::default(),
             rails: Rails::default(),
-            notes: Notes::default(),
+            notes: Notes::of_refusals(),
+            news: Notes::of_news(),
             memories: Memories::default(),
             events: VecDeque::new(),
             lost_events: 0,
@@ -334,7 +337,8 @@ impl Manager {
     /// When [`Manager::handle_timeout`] is to be called at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = self.due.first().map(|(at, _)| *at);
-        let others = [self.answers.timeout(), self.rails.timeout(), self.notes.timeout()];
+        let notes = [self.notes.timeout(), self.news.timeout()].into_iter().flatten().min();
+        let others = [self.answers.timeout(), self.rails.timeout(), notes];
         others.into_iter().chain([due]).flatten().min()
     }
 

@@ -2,9 +2,11 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use base::Instant;
+use base::ids::NodeId;
 
 use super::{Manager, Now};
-use crate::entry::{Change, Entry, Who};
+use crate::entry::{Change, Entry, News, Who};
+use crate::model::NODES_MAX;
 
 /// How long what is noted of somebody is only counted when it comes again.
 pub(super) const NOTES_EVERY: Duration = Duration::from_secs(60);
@@ -12,14 +14,24 @@ pub(super) const NOTES_EVERY: Duration = Duration::from_secs(60);
 pub(super) const NOTES_OF_ONE_MAX: usize = 4;
 /// Those of whom something is noted in this time. What is beyond that is counted together.
 pub(super) const NOTED_AT_ONCE_MAX: usize = 32;
+/// Entries that a node causes by itself which are shown in this time: of as many functions as a lender has, mostly.
+pub(super) const NEWS_OF_ONE_MAX: usize = 16;
 /// Characters of what is noted, and of what came of it.
 const TEXT_MAX: usize = 400;
+/// What comes of what nodes cause.
+const NEWS_RESULT: &str = "done";
 
 /// Refusals, and what people should know of nodes, on their way to the log: whoever is refused in a loop fills neither
-/// the disk nor what is remembered. Each thing is noted when it happens first, then once for all times that it happens
-/// again within [`NOTES_EVERY`]. What was counted and not noted dies with the manager.
-#[derive(Debug, Default)]
+/// the disk nor what is remembered, and a lender that ever knows better who has what pushes out nothing else. Each
+/// thing is noted when it happens first, then once for all times that it happens again within [`NOTES_EVERY`]. What was
+/// counted and not noted dies with the manager.
+#[derive(Debug)]
 pub(super) struct Notes {
+    /// Different things of one, and how many there may be of whom something is noted.
+    of_one_max: usize,
+    at_once_max: usize,
+    /// What came of whatever there was no room for.
+    result: &'static str,
     of: BTreeMap<Who, Noted>,
     /// Of those for whom there was no room.
     others: u64,
@@ -36,9 +48,23 @@ struct Noted {
 }
 
 impl Notes {
+    /// Of refusals and alarms.
+    pub(super) fn of_refusals() -> Self {
+        Self::new(NOTES_OF_ONE_MAX, NOTED_AT_ONCE_MAX, "refused, or an alarm")
+    }
+
+    /// Of what nodes cause: after a restore by all of them at once.
+    pub(super) fn of_news() -> Self {
+        Self::new(NEWS_OF_ONE_MAX, NODES_MAX, NEWS_RESULT)
+    }
+
+    fn new(of_one_max: usize, at_once_max: usize, result: &'static str) -> Self {
+        Self { of_one_max, at_once_max, result, of: BTreeMap::new(), others: 0, others_until: None }
+    }
+
     /// Whether this is to be noted now.
     fn is_new(&mut self, now: Instant, who: &Who, what: &str, result: &str) -> bool {
-        let is_full = self.of.len() >= NOTED_AT_ONCE_MAX;
+        let is_full = self.of.len() >= self.at_once_max;
         if is_full && !self.of.contains_key(who) {
             self.others += 1;
             self.others_until.get_or_insert(now + NOTES_EVERY);
@@ -46,7 +72,7 @@ impl Notes {
         }
         let empty = || Noted { until: now + NOTES_EVERY, all: BTreeMap::new(), more: 0 };
         let noted = self.of.entry(who.clone()).or_insert_with(empty);
-        let is_full = noted.all.len() >= NOTES_OF_ONE_MAX;
+        let is_full = noted.all.len() >= self.of_one_max;
         match noted.all.get_mut(&(what.to_owned(), result.to_owned())) {
             Some(count) => *count += 1,
             None if is_full => noted.more += 1,
@@ -71,11 +97,11 @@ impl Notes {
             let again = noted.all.into_iter().filter(|(_, count)| *count > 0);
             counted.extend(again.map(|((what, result), count)| (who.clone(), what, result, count)));
             if noted.more > 0 {
-                counted.push((who, "other things".to_owned(), "refused, or an alarm".to_owned(), noted.more));
+                counted.push((who, "other things".to_owned(), self.result.to_owned(), noted.more));
             }
         }
         if self.others_until.take_if(|until| *until <= now).is_some() {
-            let (what, result) = ("things of others".to_owned(), "refused, or an alarm".to_owned());
+            let (what, result) = ("things of others".to_owned(), self.result.to_owned());
             counted.push((Who::Manager, what, result, core::mem::take(&mut self.others)));
         }
         counted
@@ -95,9 +121,21 @@ impl Manager {
         is_new
     }
 
+    /// Whether whatever is noteworthy of what a node causes was in an entry before, lately: then it is counted.
+    pub(super) fn is_again(&mut self, now: Now, node: NodeId, news: &[News]) -> bool {
+        let (mut is_noteworthy, mut is_new) = (false, false);
+        for what in news.iter().filter_map(|news| news.text(&self.state, node)) {
+            is_noteworthy = true;
+            is_new |= self.news.is_new(now.clock, &Who::Node { id: node }, &what, NEWS_RESULT);
+        }
+        is_noteworthy && !is_new
+    }
+
     /// What has happened again is noted.
     pub(super) fn note_repeated(&mut self, now: Now) {
-        for (who, what, result, count) in self.notes.take_counted(now.clock) {
+        let mut counted = self.notes.take_counted(now.clock);
+        counted.extend(self.news.take_counted(now.clock));
+        for (who, what, result, count) in counted {
             self.append_note(now, who, what, result, count);
         }
     }

@@ -182,11 +182,12 @@ impl Manager {
     fn report(&mut self, now: Now, id: NodeId, news: Vec<News>) {
         if !news.is_empty() {
             let at: WallTime = self.state.clamp(now.wall);
+            let is_again = self.is_again(now, id, &news);
             self.append(Entry {
                 at,
                 who: Who::Node { id },
                 request: None,
-                change: Change::Reported { id, news },
+                change: Change::Reported { id, news, is_again },
             });
         }
     }

@@ -497,6 +497,52 @@ fn who_is_refused_in_a_loop_is_noted_and_then_counted() {
     assert_eq!(said, [("things of others".to_owned(), 68)]);
 }
 
+/// A lender that lies, with ever greater generations, in turns of all its functions.
+#[test]
+fn a_lender_that_always_knows_better_pushes_nothing_out_of_the_audit() {
+    let mut rig = Rig::settled();
+    rig.manager.handle_note(rig.now, Who::Api { token: name("op") }, "assign", "refused");
+    rig.all();
+    let rows = |rig: &Rig| -> Vec<String> {
+        let row = |record: &crate::state::Record| match &record.entry.change {
+            Change::EpochBegun { .. } => "epoch".to_owned(),
+            Change::Noted { what, result, count } => format!("{what}: {result}, {count}"),
+            Change::Reported { news, .. } => {
+                news.iter().find_map(|it| it.text(rig.manager.state(), node_id(1))).unwrap()
+            }
+            _ => "another".to_owned(),
+        };
+        let state = rig.manager.state();
+        state.audit(0).filter(|record| record.entry.request.is_none()).map(row).collect()
+    };
+    let lies = 2 * crate::state::NOTED_MAX as u64;
+    for lie in 1..=lies {
+        rig.say(1, Said::Function(reported((lie % 2) as u32, lie, Holder::Nobody)));
+        rig.all();
+    }
+    let index = rig.manager.state().index();
+    assert!(index > lies, "each is in the log: {index}");
+    let said = rows(&rig);
+    assert!(
+        said.len() < 16 && said.starts_with(&["epoch".to_owned(), "assign: refused, 1".to_owned()]),
+        "{said:?}"
+    );
+    let better =
+        |function: &str| said.iter().filter(|it| **it == format!("know better who has {function}")).count();
+    assert_eq!((better("store/nvme0"), better("store/nvme1")), (1, 1), "{said:?}");
+    rig.go(60_000);
+    rig.all();
+    let said = rows(&rig);
+    for function in ["store/nvme0", "store/nvme1"] {
+        let row = format!("know better who has {function}: done, {}", lies / 2 - 1);
+        assert!(said.contains(&row), "{said:?}");
+    }
+    // What comes after that is shown at once.
+    rig.say(1, Said::Function(reported(0, lies + 9, Holder::Nobody)));
+    rig.all();
+    assert_eq!(rows(&rig).iter().filter(|it| *it == "know better who has store/nvme0").count(), 2);
+}
+
 #[test]
 fn what_nodes_cause_is_in_the_audit_and_pushes_out_no_request() {
     let mut rig = Rig::settled();

@@ -127,7 +127,7 @@ impl Checks {
                 let is_new = self.tokens.insert(*token);
                 self.expect(is_new, || format!("token {token} is used twice"));
             }
-            Change::Reported { id, news } => {
+            Change::Reported { id, news, .. } => {
                 let listens =
                     self.shadow.restore().is_some_and(|it| it.is_closed) || !self.shadow.is_heard(*id);
                 for news in news {

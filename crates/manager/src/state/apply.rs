@@ -55,7 +55,7 @@ impl State {
             Change::LimitsSet { key, limits } => self.set_limits(*key, *limits),
             Change::FunctionMade { node, name, shape } => self.make_function(*node, name, shape),
             Change::FunctionDeleted { node, name } => self.delete_function(*node, name),
-            Change::Reported { id, news } => {
+            Change::Reported { id, news, .. } => {
                 self.joined(*id).ok_or(Corruption::NoNode(*id))?;
                 news.iter().try_for_each(|news| self.learn(*id, news))
             }

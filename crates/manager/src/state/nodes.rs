@@ -161,7 +161,7 @@ impl State {
                 let all = self.functions_of(*id).chain(borrowed.into_iter().flatten());
                 all.map(|function| function.key).collect()
             }
-            Change::Reported { id, news } => news.iter().filter_map(|news| news.function(*id)).collect(),
+            Change::Reported { id, news, .. } => news.iter().filter_map(|news| news.function(*id)).collect(),
             _ => Vec::new(),
         }
     }

@@ -33,7 +33,7 @@ fn a_function_goes_from_free_to_free_and_each_step_has_its_place() {
     let mut state = fabric();
     let (function, generation) = (key(1, 0), LoanGeneration);
     let loan = |state: &State| state.function(function).unwrap().loan;
-    let report = |news| Change::Reported { id: node_id(1), news: vec![news] };
+    let report = |news| Change::Reported { id: node_id(1), news: vec![news], is_again: false };
     let applied = |of| report(News::Applied { number: 0, generation: generation(of) });
     assert_eq!(fits(&state, applied(0)), Err(Corruption::OutOfOrder(function)), "nothing was wanted");
     let take = |of, force| Change::Unassigned { key: function, generation: generation(of), force };
@@ -83,7 +83,7 @@ fn an_entry_that_does_not_fit_says_why() {
         Err(Corruption::Epoch { .. })
     ));
     assert_eq!(fits(&state, Change::RestoreEnded), Err(Corruption::NoRestore));
-    let report = |id, news| Change::Reported { id: node_id(id), news: vec![news] };
+    let report = |id, news| Change::Reported { id: node_id(id), news: vec![news], is_again: false };
     assert_eq!(fits(&state, report(1, News::Heard)), Err(Corruption::NoRestore));
     assert_eq!(fits(&state, report(9, News::Heard)), Err(Corruption::NoNode(node_id(9))));
     let unknown = News::Gone { number: 9 };

@@ -26,7 +26,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::ServeError;
 use super::agent::CLOCKS_DIFFER_MS;
-use super::events::Events;
+use super::events::{Events, Quotas};
 use super::nodes::{Connection, Nodes};
 use super::problem::{Failure, Kind};
 use crate::authority::Authority;
@@ -232,6 +232,8 @@ struct Core<'a> {
     /// Somebody has come, has gone for good, or may enter other groups: nodes are to be told.
     has_members: bool,
     rails_told: u64,
+    /// How many events nodes may say.
+    quotas: Quotas,
 }
 
 /// Why a core ends.
@@ -371,13 +373,15 @@ impl<'a> Core<'a> {
             authority,
             has_members: false,
             rails_told: 0,
+            quotas: Quotas::default(),
         }
     }
 
     /// When something is to be done although nothing comes.
     fn wake(&self) -> Instant {
         let idle = Instant::now() + IDLE;
-        let due = self.manager.poll_timeout().map(|at| Instant::from_std(self.clock.instant(at)));
+        let due = [self.manager.poll_timeout(), self.quotas.timeout()].into_iter().flatten().min();
+        let due = due.map(|at| Instant::from_std(self.clock.instant(at)));
         [due, self.nodes.retell_at()].into_iter().flatten().fold(idle, Instant::min)
     }
 }

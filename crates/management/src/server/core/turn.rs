@@ -12,6 +12,7 @@ use manager::{Effect, Progress, Reply, Ticket};
 use super::{By, Core, Done, Message, Preparing, View, Wish};
 use crate::authority::certificate::issued;
 use crate::server::core::Answering;
+use crate::server::events::left_out_text;
 use crate::server::nodes::{Connection, check_about};
 use crate::server::problem::Failure;
 use crate::server::routes::node_name;
@@ -56,7 +57,11 @@ impl Core<'_> {
 
     /// Does all there is to do. When it ends, everything that is decided is durable.
     pub(super) fn turn(&mut self) -> Result<(), StoreError> {
-        self.manager.handle_timeout(self.clock.now());
+        let now = self.clock.now();
+        self.manager.handle_timeout(now);
+        for (node, many) in self.quotas.take_left_out(now.clock) {
+            self.tell(node, "left-out", true, left_out_text(many));
+        }
         self.act()?;
         if core::mem::take(&mut self.has_removed) {
             self.close_removed();
@@ -171,7 +176,12 @@ impl Core<'_> {
 
     fn relay(&mut self, node: NodeId, events: Vec<crate::wire::NodeEvent>) {
         let Some(name) = self.name(node) else { return };
-        events.into_iter().for_each(|event| self.events.relay(&name, event));
+        let now = self.clock.now().clock;
+        for event in events {
+            if self.quotas.admit(node, now) {
+                self.events.relay(&name, event);
+            }
+        }
     }
 
     /// A node is not heard any more, or is not listened to.
@@ -300,6 +310,8 @@ impl Core<'_> {
         for node in connected.into_iter().filter(|node| self.manager.state().joined(*node).is_none()) {
             self.nodes.forget(node, STRANGER);
         }
+        let state = self.manager.state();
+        self.quotas.retain(|node| state.joined(node).is_some());
     }
 
     fn snapshot(&mut self) -> Result<(), StoreError> {
@@ -314,10 +326,13 @@ impl Core<'_> {
         }
     }
 
-    fn event(&self, event: Event) {
+    fn event(&mut self, event: Event) {
         match event {
             Event::Reachable(node) => self.tell(node, "reachable", false, "it is heard".to_owned()),
-            Event::Silent(node) => self.tell(node, "silent", true, "it is not heard any more".to_owned()),
+            Event::Silent(node) => {
+                self.nodes.fell_silent(node, self.clock.now().wall);
+                self.tell(node, "silent", true, "it is not heard any more".to_owned());
+            }
             Event::Alarm { node, alarm } => self.tell(node, "alarm", true, alarm.to_string()),
             Event::RailDead { rail, by } => {
                 let by: Vec<String> = by.into_iter().map(|it| node_name(self.manager.state(), it)).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use manager::entry::{Answer, Change, News, Who};
+use manager::entry::{Answer, Change, Who};
 use manager::model::{self, FunctionName, Loan as Assigned, Membership, Name, Place};
 use manager::report::RailCause;
 use manager::state::{Record, State};
@@ -45,6 +45,7 @@ pub(super) fn node(view: &View<'_>, node: &model::Node) -> Node {
         Membership::Joined { since } if is_reachable => ("reachable", since),
         Membership::Joined { since } => ("silent", since),
     };
+    let silent_since = known.and_then(|known| known.silent_since).filter(|_| state == "silent");
     let connection = known.and_then(|known| known.connection.as_ref());
     let alarms = view.manager.alarms(node.id).map(ToString::to_string);
     let alarms = connection.and_then(|it| it.clock.clone()).into_iter().chain(alarms).collect();
@@ -71,6 +72,7 @@ pub(super) fn node(view: &View<'_>, node: &model::Node) -> Node {
         node: node.id.to_string(),
         state: state.to_owned(),
         since: since.to_string(),
+        silent_since: silent_since.map(|since| since.to_string()),
         domains: format!("{}/{}", node.block.base(), node.block.len()),
         groups: node.groups.iter().map(|group| group.0).collect(),
         functions: view.state().functions_of(node.id).count() as u64,
@@ -213,18 +215,8 @@ fn what(state: &State, change: &Change) -> String {
         Change::FunctionDeleted { node, name } => {
             format!("delete function {}/{name}", node_name(state, *node))
         }
-        Change::Reported { id, news } => {
-            let said = news.iter().filter(|news| news.is_noteworthy()).filter_map(|news| {
-                let name = function(news.function(*id)?);
-                Some(match news {
-                    News::HeldOver { .. } => {
-                        format!("take {name} by force: its borrower was silent too long")
-                    }
-                    News::Displaced { .. } => format!("take {name} from its slot, where another one is"),
-                    _ => format!("know better who has {name}"),
-                })
-            });
-            said.collect::<Vec<_>>().join("; ")
+        Change::Reported { id, news, .. } => {
+            news.iter().filter_map(|news| news.text(state, *id)).collect::<Vec<_>>().join("; ")
         }
         Change::Noted { what, .. } => what.clone(),
     }

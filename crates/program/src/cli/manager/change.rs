@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use base::ids::Group;
 use management::client::Target;
-use management::shapes::{Assign, Changed, Function, Limits, Loan, SetGroups};
+use management::shapes::{Assign, Changed, Function, Limits, Loan, Node, SetGroups};
 use manager::model::{FunctionName, Name};
 
 use super::args::{Asker, AssignArgs, LimitFunctionArgs, UnassignArgs, WaitArgs};
@@ -32,7 +32,12 @@ pub(super) fn assign(args: &AssignArgs) -> Result<(), Failure> {
     };
     let changed: Changed = session.put(&assignment(&args.function), &body)?;
     let changed = wait(&mut session, &args.function, changed, args.wait, progress)?;
+    let but = match changed.progress.as_str() {
+        DONE => of_silent_borrower(&mut session, &args.function)?,
+        _ => None,
+    };
     let words = Words {
+        but,
         function: &args.function,
         done: format!("is in {}", args.slot),
         already: format!("was in {} already", args.slot),
@@ -54,6 +59,7 @@ pub(super) fn unassign(args: &UnassignArgs) -> Result<(), Failure> {
         _ => None,
     };
     let words = Words {
+        but: None,
         function: &args.function,
         done: "is free".to_owned(),
         already: "was free already".to_owned(),
@@ -79,6 +85,7 @@ pub(super) fn limit(args: &LimitFunctionArgs) -> Result<(), Failure> {
     let changed = wait(&mut session, name, changed, args.wait, limited)?;
     let text = limits_text(limits);
     let words = Words {
+        but: None,
         function: name,
         done: format!("has these limits: {text}"),
         already: format!("had these limits already: {text}"),
@@ -147,6 +154,22 @@ fn wait(
     Ok(changed)
 }
 
+/// What is said of an assignment that its lender has applied, while the node that has the slot is silent.
+fn of_silent_borrower(session: &mut Session, name: &FunctionName) -> Result<Option<String>, Failure> {
+    let Some(loan) = session.find::<Loan>(&target_of("loans", name))? else { return Ok(None) };
+    let borrower: Option<Node> = session.find(&Target::new(["nodes", &loan.borrower]))?;
+    Ok(borrower.filter(|node| node.state == "silent").map(|node| has_yet_to_hear(&loan, &node)))
+}
+
+fn has_yet_to_hear(loan: &Loan, borrower: &Node) -> String {
+    let since = borrower.silent_since.as_deref().unwrap_or("the manager was started");
+    format!(
+        "its lender {} has applied it, but {}, which has the slot, is silent (not heard since {since}): it is plugged \
+         in there when it is heard, without another command",
+        loan.lender, borrower.name
+    )
+}
+
 /// How far the assignment of this generation has come.
 fn progress(function: Option<&Function>, generation: Option<u64>) -> &'static str {
     match function {
@@ -166,6 +189,8 @@ pub(super) struct Words<'a> {
     pub(super) done: String,
     pub(super) already: String,
     pub(super) pending: String,
+    /// What is missing, though it is done.
+    pub(super) but: Option<String>,
     /// Who has yet to let go of it.
     pub(super) leaving: Option<String>,
 }
@@ -173,12 +198,13 @@ pub(super) struct Words<'a> {
 impl Words<'_> {
     /// One line, or why the change is not what it is now.
     fn say(&self, changed: &Changed) -> Result<String, Failure> {
-        let Self { function, done, already, pending, leaving } = self;
+        let Self { function, done, already, pending, but, leaving } = self;
+        let but = but.as_ref().map(|but| format!("; {but}")).unwrap_or_default();
         let generation = changed.generation.map(|it| format!(", generation {it}")).unwrap_or_default();
         let lender = changed.waits_for.as_deref().unwrap_or(function.node.as_str());
         Ok(match (changed.progress.as_str(), leaving) {
-            (DONE, _) if changed.index.is_none() => format!("{function} {already}{generation}"),
-            (DONE, _) => format!("{function} {done}{generation}"),
+            (DONE, _) if changed.index.is_none() => format!("{function} {already}{generation}{but}"),
+            (DONE, _) => format!("{function} {done}{generation}{but}"),
             (PENDING, _) if changed.is_silent => format!(
                 "pending: {function} {pending}{generation}, but its lender {lender} is silent, and goes on as before \
                  until it is heard; then it is done without another command"
@@ -245,6 +271,7 @@ mod tests {
         let function: FunctionName = "store/nvme0".parse().unwrap();
         let say = |changed: &Changed, leaving: Option<&str>| {
             let words = Words {
+                but: None,
                 function: &function,
                 done: "is free".to_owned(),
                 already: "was free already".to_owned(),
@@ -264,6 +291,56 @@ mod tests {
         assert!(late.contains("store has yet to do it"), "{late}");
         let overtaken = say(&changed("overtaken", false, Some(9)), None).unwrap_err();
         assert_eq!(overtaken.exit(), Exit::Refused);
+    }
+
+    #[test]
+    fn it_is_said_that_the_node_of_the_slot_is_silent() {
+        let loan = |borrower: &str| Loan {
+            name: "store/nvme0".to_owned(),
+            lender: "store".to_owned(),
+            borrower: borrower.to_owned(),
+            slot: "desk/vm/b".to_owned(),
+            group: 1,
+            generation: 4,
+            state: "applied".to_owned(),
+            since: "2026-11-28T03:59:37Z".to_owned(),
+            on_silence: "hold(600)".to_owned(),
+        };
+        let node = |silent_since: Option<&str>| Node {
+            name: "desk".to_owned(),
+            node: String::new(),
+            state: "silent".to_owned(),
+            since: String::new(),
+            silent_since: silent_since.map(str::to_owned),
+            domains: String::new(),
+            groups: vec![],
+            functions: 0,
+            rails: vec![],
+            program: None,
+            alarms: vec![],
+            making: vec![],
+        };
+        let function: FunctionName = "store/nvme0".parse().unwrap();
+        for (since, index, expected) in [
+            (
+                Some("2026-11-28T04:00:00Z"),
+                Some(9),
+                ["is in vm/b, generation 4; its lender store has applied it", "T04:00"],
+            ),
+            (None, None, ["was in vm/b already", "not heard since the manager was started"]),
+        ] {
+            let words = Words {
+                but: Some(has_yet_to_hear(&loan("desk"), &node(since))),
+                function: &function,
+                done: "is in vm/b".to_owned(),
+                already: "was in vm/b already".to_owned(),
+                pending: String::new(),
+                leaving: None,
+            };
+            let said = words.say(&changed("done", false, index)).unwrap();
+            assert!(said.contains("desk, which has the slot, is silent"), "{said}");
+            assert!(expected.iter().all(|expected| said.contains(expected)), "{said}");
+        }
     }
 
     #[test]

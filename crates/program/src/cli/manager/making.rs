@@ -30,6 +30,7 @@ pub(super) fn create(args: &CreateFunctionArgs) -> Result<(), Failure> {
     let changed: Changed = session.put(&target(&name), &body)?;
     let changed = wait(&mut session, &name, changed, args.wait)?;
     let words = Words {
+        but: None,
         function: &name,
         done: format!("is there, a function of {}", args.device),
         already: format!("was there already, a function of {}", args.device),
@@ -45,6 +46,7 @@ pub(super) fn delete(args: &DeleteFunctionArgs) -> Result<(), Failure> {
     let changed: Changed = session.delete(&target(&args.function))?;
     let changed = wait(&mut session, &args.function, changed, args.wait)?;
     let words = Words {
+        but: None,
         function: &args.function,
         done: "is there no more".to_owned(),
         already: "is there no more".to_owned(),

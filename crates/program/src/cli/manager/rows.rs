@@ -93,6 +93,7 @@ impl Whole for Node {
             ("id", self.node.clone()),
             ("state", self.state.clone()),
             ("since", self.since.clone()),
+            ("silent since", or_nothing(&self.silent_since)),
             ("domains", self.domains.clone()),
             ("groups", groups(&self.groups)),
             ("functions", self.functions.to_string()),
