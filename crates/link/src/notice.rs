@@ -51,7 +51,7 @@ impl NoticeCause {
 pub(crate) const PROOF_BYTES: usize = TAG_LEN;
 
 /// What the nodes of a fabric share, so that one frame to all of them can carry a notice. Whoever has it can cast doubt
-/// on any rail, and nothing else.
+/// on any rail, and keep what another one says from being heeded: then nodes find out by themselves. Nothing else.
 #[derive(Clone)]
 pub struct GroupKey(hmac::Key);
 

@@ -40,6 +40,10 @@ const NOTICES: u32 = 64;
 const NOTICE_EVERY: Duration = Duration::from_millis(10);
 /// Most members of whom the last notice is remembered, be they forgotten otherwise: it must not be taken once more.
 const PROVEN_MAX: usize = 4 * NODES_MAX;
+/// For how long an earlier one is not taken. A member whose state folder is an older one, or in whose name another
+/// member has said what no later one can be later than, is heeded again after that; and what was recorded is taken once
+/// more, which costs a question each time.
+const PROVEN_FOR: Duration = Duration::from_secs(60);
 
 /// A node that was heard.
 #[derive(Clone, Debug)]
@@ -273,7 +277,7 @@ impl Neighbourhood {
         let (id, frame) = (announcer.key.id(), (announcer.incarnation, announcer.number));
         let known = self.proven.get(&id);
         // What was heard before is said by somebody else now, or by a switch once more.
-        let is_later = known.is_none_or(|(last, _)| frame > *last);
+        let is_later = known.is_none_or(|(last, at)| frame > *last || now.since(*at) >= PROVEN_FOR);
         let proves = |key: &GroupKey| key.proves(announcer, notice, proof);
         if !is_later || !self.group_key.as_ref().is_some_and(proves) || !self.room.take(now) {
             return;
@@ -561,6 +565,22 @@ mod tests {
         }
         assert_eq!(all.proven.len(), PROVEN_MAX);
         assert!(!all.proven.contains_key(&announcer(1).key.id()), "who has sent none for longest makes room");
+    }
+
+    /// A member speaks in the name of another one, or that has an older state folder.
+    #[test]
+    fn no_member_is_unheeded_for_good() {
+        let key = GroupKey::new(&[1; 32]);
+        let mut all = Neighbourhood::new(at(0), announcer(0).key.id(), Some(key.clone()));
+        let notice = Notice { node: NodeId::numbered(7), rail: RailId::ALL[1], cause: NoticeCause::Silence };
+        let mut say = |ms, incarnation, number| {
+            let from = Announcer { incarnation: Incarnation(incarnation), number, ..announcer(1) };
+            hear(&mut all, ms, &from, &[Item::Notice(notice, key.proof(&from, &notice))]);
+            all.take_notices().len()
+        };
+        assert_eq!(say(0, u64::MAX, u64::MAX), 1);
+        assert_eq!((say(10, 3, 1), say(59_999, 3, 2), say(60_000, 3, 3)), (0, 0, 1));
+        assert_eq!((say(60_010, 3, 3), say(60_020, 3, 4)), (0, 1), "and goes on from there");
     }
 
     #[test]
