@@ -2,7 +2,7 @@
 //! and come back, or not, when they are heard.
 
 use std::io::Read;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use crate::events;
@@ -158,6 +158,8 @@ fn what_a_line_has_attached_is_given_back_when_its_lender_is_heard() {
         assert!(lost["silent_s"].as_u64().is_some_and(|waited| waited < 10), "{lost}");
         if restarts {
             desk.kill_tree().unwrap();
+            // As where that was before it had taken its socket away.
+            drop(UnixListener::bind(machine.dir().join("a.sock")).unwrap());
             desk = start_line_desk(machine);
             assert!(!machine.dir().join("a.sock").exists(), "nobody is to have it");
             store = start_store(machine);

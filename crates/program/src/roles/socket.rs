@@ -23,7 +23,7 @@ const BACKLOG: i32 = 128;
 pub(super) fn bind(path: &Path, access: &SocketAccess) -> Result<UnixListener, Failure> {
     crate::cli::check_socket_path(path).map_err(Failure::usage)?;
     let ids = Ids::of(access)?;
-    clear_socket(path)?;
+    clear(path)?;
     let bound = if access.is_default() { UnixListener::bind(path) } else { bind_for(path, access, &ids) };
     bound.map_err(|error| {
         let shown = path.display();
@@ -152,7 +152,7 @@ pub(super) fn check_folder(path: &Path) -> Result<(), Failure> {
     Err(Failure::refused(format!("there is no folder for the QMP socket {shown}: QEMU makes it there")))
 }
 
-fn clear_socket(path: &Path) -> Result<(), Failure> {
+pub(super) fn clear(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {

@@ -5,7 +5,7 @@
 use super::mptcp::Connection;
 use super::{Round, tool};
 use campaign::Error;
-use campaign::causeway::{Borrower, Lender};
+use campaign::causeway::{Borrower, Lender, status};
 use campaign::load::{Load, Model};
 use campaign::world::{Machine, Mesh};
 use std::time::Duration;
@@ -55,14 +55,41 @@ pub(super) fn blackhole(rounds: usize) -> Result<Vec<Round>, Error> {
     measure(rounds, Cut::Blackhole)
 }
 
-fn measure(rounds: usize, cut: Cut) -> Result<Vec<Round>, Error> {
+/// The gap beside ten round trips of the same loan under the same load, by what its borrower has measured just before:
+/// of the rail that takes longer.
+pub(super) fn carrier_by_round_trips(rounds: usize) -> Result<Vec<Round>, Error> {
+    const ROUND_TRIPS: f64 = 10.0;
     let mesh = Mesh::new(2, 2)?;
     let [left, right] = mesh.machines() else { return Err(Error::unexpected("two machines")) };
+    let (_lender, borrower) = start(left, right)?;
+    let (mut measured, mut model) = (Vec::new(), Model::new(0, 4 * MIB, 1));
+    for _ in 0..rounds {
+        let load = Load::start(&borrower.socket, model, 8)?;
+        std::thread::sleep(AFTER);
+        let rails = status(left, "borrower")?["rails"].take();
+        let times = rails.as_array().into_iter().flatten().filter_map(|rail| rail["rtt_us"].as_f64());
+        let peer = ROUND_TRIPS * times.fold(0.0, f64::max) / 1e3;
+        let ours = longest(Cut::Carrier, right, || Ok(load.take_longest_gap()))?;
+        model = load.stop_whole(&borrower.socket)?.model;
+        measured.push(Round { ours, peer });
+    }
+    Ok(measured)
+}
+
+/// A lender on two networks, and who borrows of it.
+fn start(left: &Machine, right: &Machine) -> Result<(Lender, Borrower), Error> {
     let listen: Vec<String> =
         right.addresses().iter().flat_map(|address| ["--listen".to_owned(), address.to_string()]).collect();
     let listen: Vec<&str> = listen.iter().map(String::as_str).collect();
     let lender = Lender::start(right, &["ram:16M"], &listen)?;
     let borrower = Borrower::start(left, &lender.lines[0], &[])?;
+    Ok((lender, borrower))
+}
+
+fn measure(rounds: usize, cut: Cut) -> Result<Vec<Round>, Error> {
+    let mesh = Mesh::new(2, 2)?;
+    let [left, right] = mesh.machines() else { return Err(Error::unexpected("two machines")) };
+    let (_lender, borrower) = start(left, right)?;
     let mut connection = Connection::start(left, right)?;
     let (mut measured, mut model) = (Vec::new(), Model::new(0, 4 * MIB, 1));
     for _ in 0..rounds {

@@ -70,6 +70,14 @@ const CASES: [Case; 16] = [
         measure: gaps::carrier,
     },
     Case {
+        id: "carrier-gap-round-trips",
+        unit: "ms",
+        peer: "ten round trips",
+        target: Target::AtMost(1.0),
+        rounds: 5,
+        measure: gaps::carrier_by_round_trips,
+    },
+    Case {
         id: "blackhole-gap",
         unit: "ms",
         peer: "MPTCP",

@@ -761,8 +761,12 @@ impl Entry {
     fn loan(&mut self, claim: &Claim, listener: Option<UnixListener>) -> Result<LoanSpec, Failure> {
         let path = self.slot.socket.clone();
         let listener = match listener {
-            // Nobody is to have what is owed.
-            None if self.is_lost => None,
+            // Nobody is to have what is owed. One of a node that was killed before it had taken it away may lie there;
+            // somebody else's stays.
+            None if self.is_lost => {
+                let _ = socket::clear(&path);
+                None
+            }
             None => Some(socket::bind(&path, &self.slot.access)?),
             some => some,
         };

@@ -52,7 +52,6 @@ impl Domains {
         } else {
             "for good; its lender gets to know when it is heard"
         };
-        Event::SlotLost { slot, function: function.clone(), silent_s, then }.say();
         place.trouble =
             Some(format!("the lender of {function} was silent for {silent_s} s: it is taken out, {then}"));
         (place.is_lost, place.is_unwanted) = (true, false);
@@ -61,6 +60,8 @@ impl Domains {
         place.await_nothing();
         agent.set_present(loan, false);
         agent.close_edge(loan);
+        // Whoever hears of it finds it done.
+        Event::SlotLost { slot, function, silent_s, then }.say();
         if agent.has_guest(loan) || was_plugging {
             place.phase = Phase::Leaving { since: Instant::now(), surprised: true };
             place.unused = None;

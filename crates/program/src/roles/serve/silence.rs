@@ -47,9 +47,10 @@ impl Silences {
             });
         }
         let end = |(loan, function, waited): (usize, String, Duration)| {
-            Event::LoanLost { function, silent_s: waited.as_secs() }.say();
             agent.close_edge(loan);
             agent.set_present(loan, false);
+            // Whoever hears of it finds it done.
+            Event::LoanLost { function, silent_s: waited.as_secs() }.say();
             agent.detach(loan);
             (loan, waited)
         };
