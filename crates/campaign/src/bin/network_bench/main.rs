@@ -48,7 +48,7 @@ struct Case {
     measure: fn(usize) -> Result<Vec<Round>, Error>,
 }
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
     Case {
         id: "notice-8-nodes",
         unit: "us",
