@@ -111,6 +111,8 @@ pub enum Rule {
     CountHops,
     /// Of two ports that lead to the same a switch uses the one that is heard.
     UseWhatIsHeard,
+    /// It leaves one where who is behind it says that nothing comes.
+    LeaveWhatIsNotHeard,
     /// Who was overtaken as the owner of a switch's ports moves none.
     FenceEpochs,
     /// A rail is taken for dead only where the peer answers on another one.
@@ -127,7 +129,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 57] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -178,6 +180,7 @@ impl Rule {
         Self::CheckSources,
         Self::CountHops,
         Self::UseWhatIsHeard,
+        Self::LeaveWhatIsNotHeard,
         Self::FenceEpochs,
         Self::AnswerElsewhere,
         Self::FenceLines,

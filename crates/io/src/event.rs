@@ -689,9 +689,9 @@ events! {
     => "what comes to {listen}, where this switch takes orders, is dropped and not answered, {count} so far; from \
         {from}: {words}"
 
-    /// A port is not heard, and the one that stands by for it is.
+    /// A port is not heard, or the switch behind it hears nothing by that link, and the one that stands by for it is up.
     Warning "switch-standby" SwitchStandby { port: String, standby: String }
-    => "port {port} is not heard: port {standby} is used in its place"
+    => "nothing comes by port {port}, or nothing arrives that leaves by it: port {standby} is used in its place"
 
     /// The port is heard again, or the one that stood by is not any more.
     Info "switch-standby-ends" SwitchStandbyEnds { port: String, standby: String }

@@ -231,9 +231,11 @@ impl Outgoing {
         self.probes
     }
 
-    /// If two questions in a row have no answer, though others had one: when the second of them was asked.
+    /// If two questions in a row have no answer, though others had one: when the other end would have sent that to the
+    /// second of them.
     pub(crate) fn silent_since(&self) -> Option<Instant> {
-        (self.unanswered >= SILENT && self.has_answered(0)).then_some(self.asked_at)
+        let answers_at = self.asked_at + self.smoothed.unwrap_or(INITIAL_RTT) + ACK_DELAY;
+        (self.unanswered >= SILENT && self.has_answered(0)).then_some(answers_at)
     }
 
     /// Whether something has arrived that was sent then or later.
@@ -654,6 +656,41 @@ mod tests {
         path.detect_loss(at(1), &mut |carried| lost.push(carried.first));
         assert_eq!((acked, lost), (vec![30, 50], vec![0, 10, 20]));
         assert!(path.awaits());
+    }
+
+    /// What is asked at one moment on two paths may be answered on one of them alone: the other end dies in between.
+    #[test]
+    fn who_answers_elsewhere_what_was_sent_with_a_question_may_have_died_behind_it() {
+        const ROUND_TRIP: Duration = Duration::from_millis(2);
+        let mut paths = [Outgoing::new(), Outgoing::new()];
+        let mut now = Instant::from_nanos(1);
+        let send = |path: &mut Outgoing, now| {
+            let number = path.take_number();
+            path.record(now, number, 100, Carried::default());
+            number
+        };
+        let answer = |path: &mut Outgoing, now, number| {
+            path.handle_ack(now, &ranges(&[(number, number)]), Duration::ZERO, &mut |_| {});
+        };
+        for path in &mut paths {
+            let number = send(path, now);
+            answer(path, now + ROUND_TRIP, number);
+            send(path, now + ROUND_TRIP);
+        }
+        // Neither has an answer, and both are asked.
+        now = paths[0].poll_timeout().unwrap();
+        let asked = paths.each_mut().map(|path| {
+            assert!(path.handle_timeout(now, true, &mut |_| {}));
+            send(path, now)
+        });
+        answer(&mut paths[1], now + ROUND_TRIP, asked[1]);
+        now = paths[0].poll_timeout().unwrap();
+        assert!(paths[0].handle_timeout(now, true, &mut |_| {}));
+        let since = paths[0].silent_since().expect("two questions have no answer");
+        assert!(!paths[1].has_answered_since(since), "it may have died before the other question came");
+        let later = send(&mut paths[1], since);
+        answer(&mut paths[1], since + ROUND_TRIP, later);
+        assert!(paths[1].has_answered_since(since));
     }
 
     /// As TCP does: who gave less back, or took more of it again, would push TCP off a way that both use.

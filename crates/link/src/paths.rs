@@ -445,8 +445,9 @@ impl Paths {
     }
 
     /// Whether a path is silent because of a rail, over which those lead of which `is_of` says so: something that was
-    /// sent on others since it was asked twice is acknowledged, and nothing over that rail. Who answers nowhere is
-    /// dead, or has just begun.
+    /// sent on others is acknowledged, so late that the answer to the second of two questions had to come before, and
+    /// nothing over that rail. Who answers nowhere is dead, or has just begun; who dies between two questions of one
+    /// moment has answered one of them.
     fn is_silent(&self, path: &Path, is_of: impl Fn((RailId, RailId)) -> bool, elsewhere: bool) -> bool {
         let Some(since) = path.outgoing.silent_since().filter(|_| path.is_there && path.leads) else {
             return false;

@@ -68,9 +68,11 @@ fn run_world(rule: Rule, seed: u64, options: &Options) -> Result<(), Failure> {
         | Rule::AddressDecoder
         | Rule::AddressRails
         | Rule::RequesterRewrite => run_rogue(seed, TURNS, options).map(drop),
-        Rule::CheckSources | Rule::CountHops | Rule::UseWhatIsHeard | Rule::FenceEpochs => {
-            run_tree(seed, options).map(drop)
-        }
+        Rule::CheckSources
+        | Rule::CountHops
+        | Rule::UseWhatIsHeard
+        | Rule::LeaveWhatIsNotHeard
+        | Rule::FenceEpochs => run_tree(seed, options).map(drop),
         Rule::FenceLines | Rule::AssignedOnly | Rule::LetLeave | Rule::ForceOut => {
             run_managed(seed, options).map(drop)
         }

@@ -76,3 +76,33 @@ pub(crate) fn port_of(machine: &Machine, switch: &str, name: &str) -> Value {
     let ports = told["switch"]["ports"].as_array().unwrap();
     ports.iter().find(|port| port["name"] == name).unwrap().clone()
 }
+
+/// Which of the network's packets a machine loses at one of its interfaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    In,
+    Out,
+}
+
+/// Drops so many of a thousand packets there, by a table of its own that [`heal`] removes.
+pub(crate) fn lose(machine: &Machine, device: &str, way: Way, per_mille: u16) {
+    let hook = if way == Way::In { "ingress" } else { "egress" };
+    let chain =
+        format!("add chain netdev harm {hook} {{ type filter hook {hook} device {device} priority 0; }}");
+    let rule = match per_mille {
+        1000 => format!("add rule netdev harm {hook} drop"),
+        some => format!("add rule netdev harm {hook} numgen random mod 1000 < {some} drop"),
+    };
+    for words in ["add table netdev harm", &chain, &rule] {
+        let mut command = machine.command("nft");
+        command.arg(words);
+        run(command).unwrap();
+    }
+}
+
+/// Nothing is lost there any more.
+pub(crate) fn heal(machine: &Machine) {
+    let mut command = machine.command("nft");
+    command.arg("delete table netdev harm");
+    run(command).unwrap();
+}

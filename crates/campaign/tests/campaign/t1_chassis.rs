@@ -9,7 +9,7 @@
 //!   a b c d   rail 1 ── s2 ─┘
 //! ```
 
-use crate::switches::{self, at, id, ip, keep_rails, port, port_of, start};
+use crate::switches::{self, Way, at, heal, id, ip, keep_rails, lose, port, port_of, start};
 use base::Impairment;
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
 use campaign::host::{guest_fio, guest_fio_verified};
@@ -38,35 +38,6 @@ fn detour(host: &Machine, end: usize) -> String {
 /// Where a host's third rail is: on the network that it shares with the switch of its chassis.
 fn third(host: &Machine, rail: usize) -> String {
     format!("{}:7423", host.addresses()[rail])
-}
-
-/// Which of the network's packets a machine loses at one of its interfaces.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
-    In,
-    Out,
-}
-
-/// Drops so many of a thousand packets there, by a table of its own that [`heal`] removes.
-fn lose(machine: &Machine, device: &str, way: Way, per_mille: u16) {
-    let hook = if way == Way::In { "ingress" } else { "egress" };
-    let chain =
-        format!("add chain netdev harm {hook} {{ type filter hook {hook} device {device} priority 0; }}");
-    let rule = match per_mille {
-        1000 => format!("add rule netdev harm {hook} drop"),
-        some => format!("add rule netdev harm {hook} numgen random mod 1000 < {some} drop"),
-    };
-    for words in ["add table netdev harm", &chain, &rule] {
-        let mut command = machine.command("nft");
-        command.arg(words);
-        run(command).unwrap();
-    }
-}
-
-fn heal(machine: &Machine) {
-    let mut command = machine.command("nft");
-    command.arg("delete table netdev harm");
-    run(command).unwrap();
 }
 
 fn set_link(machine: &Machine, device: &str, state: &str) {

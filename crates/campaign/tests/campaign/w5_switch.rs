@@ -1,7 +1,9 @@
 //! W5: nodes that do not reach each other are joined by switches, over UDP and Ethernet, while these are killed and
 //! links between them are cut. What is forged is dropped and counted; what cannot be a switch is refused by name.
 
-use crate::switches::{at, id, ip, keep_rails, mac, port, port_of, start, switch_command, write};
+use crate::switches::{
+    Way, at, heal, id, ip, keep_rails, lose, mac, port, port_of, start, switch_command, write,
+};
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, number, status};
 use campaign::load::{Load, Model};
 use campaign::process::{poll_until, run, run_to_end};
@@ -165,7 +167,18 @@ fn w5_two_switches_with_two_links() {
         assert!(sent(rest) > before, "{rest} is used while {cut} is cut");
         ip(one, &["link", "set", device, "up"]);
     }
-    let told = "port link is not heard: port spare is used in its place";
+    // The spare is in use. Nothing comes by it to the second switch, while all comes that this one sends: it is left at
+    // both ends.
+    let is_up = || port_of(one, "one", "spare")["state"] == "up";
+    assert!(is_up());
+    lose(two, "rail2", Way::In, 1000);
+    poll_until("the spare to be left", LONG, || Ok((!is_up()).then_some(()))).unwrap();
+    let before = [sent("link"), sent("spare")];
+    load.wait_done(300, LONG).unwrap();
+    let grown = [sent("link") - before[0], sent("spare") - before[1]];
+    assert!(grown[1] * 2 < grown[0], "more than hellos still leave by a link that carries nothing: {grown:?}");
+    heal(two);
+    let told = "nothing comes by port link, or nothing arrives that leaves by it: port spare is used in its place";
     switches[0].wait_log(told, LONG, |line| line.contains(told)).unwrap();
     for round in 0..scale::kills(2) as usize {
         let (machine, name, text) = [(one, "one", &first), (two, "two", &second)][round % 2];

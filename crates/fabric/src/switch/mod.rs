@@ -19,6 +19,9 @@
 //! port takes [`INFORMATION_BURST`] of them at once, and then one each [`INFORMATION_EVERY`]. One whose source is no
 //! domain either is what another switch says of itself: it is for whoever it was sent to, and goes no further.
 //!
+//! At the ports of a pair it says [ten times a second](hello) whether anything comes by them, and at any other port by
+//! which it was ever told so: so a link that carries frames one way only is left at both ends.
+//!
 //! So no more frames leave than come, but for these and for multicast: at most one for each other port of the
 //! partition. Of multicast a port takes [`MULTICAST_BURST`] frames at once, and then one each [`MULTICAST_EVERY`]: who
 //! sends at the rate of his link does not fill those of all others.
@@ -26,6 +29,7 @@
 //! Left out: sockets, queues and addresses (`io::switch`).
 
 mod counters;
+mod hello;
 mod ownership;
 mod ports;
 mod table;
@@ -33,12 +37,14 @@ mod table;
 use core::time::Duration;
 
 use base::Instant;
-use base::frame::{HEADER_LEN, INFORMATION, MAX_FRAME, OVERHEAD, Prefix, ROUTE, RawHeader, Route, VERSION};
+use base::frame::{HEADER_LEN, HELLO, INFORMATION, MAX_FRAME, OVERHEAD, Prefix, ROUTE, RawHeader, Route, VERSION};
 use base::ids::{DomainId, Group};
+use base::times::RAIL_VERDICT;
 use base::{Rule, RuleSet};
 use zerocopy::FromBytes;
 
 pub use counters::{PortCounters, Reason};
+pub use hello::{HELLO_EVERY, HELLO_LEN};
 pub use ownership::{Change, EPOCH_STRIDE, OwnedPartition, Owner, Ownership, OwnershipError};
 use ports::PortState;
 pub use ports::{PortId, PortSet};
@@ -85,6 +91,8 @@ pub struct Switch {
     rules: RuleSet,
     table: Table,
     ports: Vec<PortState>,
+    /// Since when it says hello.
+    begun: Option<Instant>,
 }
 
 impl Switch {
@@ -96,7 +104,7 @@ impl Switch {
     /// The same under these rules: all but for canaries.
     pub fn under(rules: RuleSet, table: Table) -> Self {
         let ports = table.ports().map(|_| PortState::new()).collect();
-        Self { rules, table, ports }
+        Self { rules, table, ports, begun: None }
     }
 
     /// Ports are in other partitions from the next frame on. What is known of each, and was counted, stays.
@@ -137,7 +145,13 @@ impl Switch {
         if !partition.groups.contains(header.group) {
             return Err(Reason::ForeignGroup);
         }
-        if header.kind == INFORMATION && (header.source | header.destination) & DOMAIN_BITS == 0 {
+        if header.kind == INFORMATION && header.names_no_domain() {
+            return Ok(Decision::Take);
+        }
+        if header.kind == HELLO {
+            let hears_us = hello::read(frame).filter(|_| header.names_no_domain()).ok_or(Reason::Malformed)?;
+            let is_believed = self.rules.has(Rule::LeaveWhatIsNotHeard);
+            self.ports[port.index()].hear_hello(now, hears_us || !is_believed);
             return Ok(Decision::Take);
         }
         let home = match partition.find(header.source) {
@@ -145,7 +159,7 @@ impl Switch {
             _ if !self.rules.has(Rule::CheckSources) => port,
             _ => return Err(Reason::ForgedSource),
         };
-        self.ports[port.index()].heard = Some(now);
+        self.ports[port.index()].hear(now);
         if header.destination & DOMAIN_BITS == 0 && header.kind != INFORMATION {
             return Err(Reason::Unaddressed);
         }
@@ -198,7 +212,22 @@ impl Switch {
         ports::choose(now, [(home, first), (standby, second)])
     }
 
-    /// Whether a port is known to be up: its interface runs, and somebody behind it was heard lately.
+    /// What is to be said each [`HELLO_EVERY`]: by which port, and the frame.
+    pub fn hellos(&mut self, now: Instant) -> impl Iterator<Item = (PortId, [u8; HELLO_LEN])> {
+        let Self { table, ports, begun, .. } = self;
+        // Who has just begun was not there to hear anything.
+        let is_new = now.since(*begun.get_or_insert(now)) < RAIL_VERDICT;
+        let table = &*table;
+        table.ports().filter_map(move |(port, ..)| {
+            let state = &ports[port.index()];
+            let is_heard = is_new || state.carries(now);
+            let group = table.first_group(port).filter(|_| state.says_hello || table.is_of_pair(port))?;
+            Some((port, hello::write(table.fabric(), group, is_heard)))
+        })
+    }
+
+    /// Whether a port is known to be up: its interface runs, and somebody behind it was heard lately and did not say that
+    /// nothing comes there.
     pub fn is_up(&self, now: Instant, port: PortId) -> bool {
         self.ports[port.index()].is_up(now)
     }
@@ -265,6 +294,11 @@ struct Header {
 }
 
 impl Header {
+    /// It is what a switch says to another one.
+    fn names_no_domain(&self) -> bool {
+        (self.source | self.destination) & DOMAIN_BITS == 0
+    }
+
     fn read(frame: &[u8], fabric: u32) -> Result<Self, Reason> {
         if !(OVERHEAD..=MAX_FRAME).contains(&frame.len()) {
             return Err(Reason::Malformed);

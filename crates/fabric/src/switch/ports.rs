@@ -74,8 +74,14 @@ impl FromIterator<PortId> for PortSet {
 #[derive(Debug)]
 pub(super) struct PortState {
     pub(super) counters: PortCounters,
-    /// When a frame that may come in by it has come last.
-    pub(super) heard: Option<Instant>,
+    /// When a frame of who is behind it has come last. The hello of a switch that leads nowhere is none.
+    heard: Option<Instant>,
+    /// When anything has come by it last.
+    arrived: Option<Instant>,
+    /// When somebody behind it last said whether anything comes there, and what.
+    hello: Option<(Instant, bool)>,
+    /// Somebody there says hello, and is told the same.
+    pub(super) says_hello: bool,
     /// Its interface does not run.
     pub(super) is_down: bool,
     /// How many information frames it takes.
@@ -88,31 +94,63 @@ impl PortState {
     pub(super) fn new() -> Self {
         let information = Bucket::full(INFORMATION_BURST, INFORMATION_EVERY, Instant::ZERO);
         let multicast = Bucket::full(MULTICAST_BURST, MULTICAST_EVERY, Instant::ZERO);
-        Self { counters: PortCounters::default(), heard: None, is_down: false, information, multicast }
+        Self {
+            counters: PortCounters::default(),
+            heard: None,
+            arrived: None,
+            hello: None,
+            says_hello: false,
+            is_down: false,
+            information,
+            multicast,
+        }
+    }
+
+    /// A frame has come of somebody behind it.
+    pub(super) fn hear(&mut self, now: Instant) {
+        (self.heard, self.arrived) = (Some(now), Some(now));
+    }
+
+    /// The switch there says whether anything comes to it by this link.
+    pub(super) fn hear_hello(&mut self, now: Instant, hears_us: bool) {
+        (self.arrived, self.hello, self.says_hello) = (Some(now), Some((now, hears_us)), true);
+    }
+
+    /// Something has come by it lately.
+    pub(super) fn carries(&self, now: Instant) -> bool {
+        self.arrived.is_some_and(|arrived| now.since(arrived) < RAIL_VERDICT)
+    }
+
+    /// The switch there has not said lately that nothing comes to it by this link.
+    fn hears_us(&self, now: Instant) -> bool {
+        self.hello.is_none_or(|(at, hears_us)| hears_us || now.since(at) >= RAIL_VERDICT)
+    }
+
+    /// As far as is known its interface runs.
+    fn runs(&self, _: Instant) -> bool {
+        !self.is_down
     }
 
     pub(super) fn is_up(&self, now: Instant) -> bool {
-        !self.is_down && self.heard.is_some_and(|heard| now.since(heard) < RAIL_VERDICT)
+        let is_heard = self.heard.is_some_and(|heard| now.since(heard) < RAIL_VERDICT);
+        is_heard && self.runs(now) && self.hears_us(now)
     }
 }
 
 /// Which of two ports that lead to the same is used: the first while it is known to be up, else the second if that is.
-/// While neither is, they take turns, so that whoever is behind one of them is reached, and answers, and tells so.
+/// While neither is, one that is known to carry nothing is not used; else they take turns, so that whoever is behind one
+/// of them is reached, and answers, and tells so.
 pub(super) fn choose(now: Instant, ports: [(PortId, &PortState); 2]) -> PortId {
     let [(first, first_state), (second, second_state)] = ports;
-    match (first_state.is_up(now), second_state.is_up(now)) {
-        (true, _) => first,
-        (false, true) => second,
-        (false, false) if first_state.is_down != second_state.is_down => {
-            if first_state.is_down {
-                second
-            } else {
-                first
-            }
-        }
-        (false, false) => {
-            let turn = now.as_nanos() / RAIL_VERDICT.as_nanos() as u64;
-            if turn.is_multiple_of(2) { first } else { second }
+    let prefer = |first_is_better: bool| if first_is_better { first } else { second };
+    let of_both = |is: fn(&PortState, Instant) -> bool| [is(first_state, now), is(second_state, now)];
+    // The most telling first.
+    let known = [PortState::is_up, PortState::runs, PortState::hears_us, PortState::carries].map(of_both);
+    for [is_first, is_second] in known {
+        if is_first != is_second {
+            return prefer(is_first);
         }
     }
+    let turn = now.as_nanos() / RAIL_VERDICT.as_nanos() as u64;
+    prefer(first_state.is_up(now) || turn.is_multiple_of(2))
 }

@@ -381,6 +381,11 @@ impl Table {
         self.ports[port.index()].standby_for
     }
 
+    /// Whether another port leads to the same as this one.
+    pub(super) fn is_of_pair(&self, port: PortId) -> bool {
+        self.standby_of(port).or(self.stands_by_for(port)).is_some()
+    }
+
     /// The first group that may pass at a port, if any may.
     pub fn first_group(&self, port: PortId) -> Option<Group> {
         self.partition_of(port).groups.first()

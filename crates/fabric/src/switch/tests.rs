@@ -19,6 +19,8 @@ struct Script {
     switches: BTreeMap<String, Switch>,
     /// By switch and port: what that port leads to.
     links: Vec<[(String, PortId); 2]>,
+    /// What leaves here is lost.
+    cuts: Vec<(String, PortId)>,
     now: Instant,
 }
 
@@ -95,6 +97,21 @@ impl Script {
             }
             "wait" => {
                 self.now += Duration::from_millis(words.number_at(1));
+                "ok\n".to_owned()
+            }
+            "hellos" => {
+                let mut text = String::new();
+                for _ in 0..words.number_at::<u64>(1) / HELLO_EVERY.as_millis() as u64 {
+                    text = self.hellos();
+                    self.now += HELLO_EVERY;
+                }
+                text
+            }
+            "cut" | "mend" => {
+                let (switch, port) = words.at(1).split_once('.').unwrap();
+                let end = (switch.to_owned(), self.port(switch, port));
+                self.cuts.retain(|it| *it != end);
+                self.cuts.extend((words.at(0) == "cut").then_some(end));
                 "ok\n".to_owned()
             }
             "interface" => {
@@ -205,12 +222,10 @@ impl Script {
             for way in ways {
                 self.switches.get_mut(&name).unwrap().sent(way, 1, frame.len() as u64);
                 let here = (name.clone(), way);
-                let other = self.links.iter().find_map(|[a, b]| match () {
-                    () if *a == here => Some(b.clone()),
-                    () if *b == here => Some(a.clone()),
-                    () => None,
-                });
-                match other {
+                match self.far(&here) {
+                    Some(_) if self.cuts.contains(&here) => {
+                        writeln!(text, "{} loses it", self.name(&name, way)).unwrap();
+                    }
                     Some((next, port)) => under_way.insert(0, (next, port, frame.clone())),
                     None => {
                         let Route { hops_left, congestion } = Route::from_byte(frame[ROUTE]);
@@ -219,6 +234,30 @@ impl Script {
                         writeln!(text, "{} hops={hops_left}{seen}", self.name(&name, way)).unwrap();
                     }
                 }
+            }
+        }
+        text
+    }
+
+    /// What a port is linked to.
+    fn far(&self, here: &(String, PortId)) -> Option<(String, PortId)> {
+        let ends = self.links.iter().flat_map(|[a, b]| [(a, b), (b, a)]);
+        ends.into_iter().find(|(end, _)| *end == here).map(|(_, far)| far.clone())
+    }
+
+    /// All say hello once: what is said, but what is lost.
+    fn hellos(&mut self) -> String {
+        let (mut text, mut said) = (String::new(), Vec::new());
+        for (name, switch) in &mut self.switches {
+            said.extend(switch.hellos(self.now).map(|(port, hello)| ((name.clone(), port), hello)));
+        }
+        for (here, hello) in said {
+            let is_heard = hello[HEADER_LEN] == 1;
+            writeln!(text, "{} hears: {is_heard}", self.name(&here.0, here.1)).unwrap();
+            if let Some((name, port)) = self.far(&here).filter(|_| !self.cuts.contains(&here)) {
+                let mut hello = hello;
+                let decision = self.switches.get_mut(&name).unwrap().forward(self.now, port, &mut hello);
+                assert_eq!(decision, Decision::Take);
             }
         }
         text
@@ -259,6 +298,11 @@ fn partitions_and_multicast() {
 #[test]
 fn two_ports_that_lead_to_the_same() {
     script("standby.txt");
+}
+
+#[test]
+fn a_link_that_carries_frames_one_way_only_is_left_at_both_ends() {
+    script("one_way.txt");
 }
 
 #[test]
@@ -382,7 +426,7 @@ proptest! {
     #[test]
     fn what_leaves_was_meant_for_there(
         frames in proptest::collection::vec(
-            ((0..6_usize, 0..16_u32, 0..4_u32, 0..16_u32, 0..4_u32), (0..5_u16, 0..4_u8, 5..7_u8)), 0..200),
+            ((0..6_usize, 0..16_u32, 0..4_u32, 0..16_u32, 0..4_u32), (0..5_u16, 0..4_u8, 5..8_u8)), 0..200),
     ) {
         let mut switch = switch();
         for ((port, from, from_rail, to, to_rail), (group, hops_left, kind)) in frames {
@@ -447,7 +491,9 @@ fn check(switch: &mut Switch, port: PortId, mut bytes: Vec<u8>) -> Result<(), Te
     };
     let is_dropped = matches!(decision, Decision::Drop(_));
     prop_assert_eq!(count(switch), (received + 1, dropped + u64::from(is_dropped)));
-    prop_assert!(is_dropped || !ways.is_empty() || (before[1] == INFORMATION && decision == Decision::Take));
+    prop_assert!(
+        is_dropped || !ways.is_empty() || ([INFORMATION, HELLO].contains(&before[1]) && decision == Decision::Take)
+    );
     prop_assert!(!ways.contains(port) && ways.len() < switch.table().ports().count());
     let red = |port: PortId| port.index() < 4;
     prop_assert!(ways.iter().all(|way| red(way) == red(port)), "partitions are apart");

@@ -1,8 +1,8 @@
-//! Information frames that come among what a card takes: on a rail that leads to a switch there is one socket.
+//! Information frames, and hellos of switches, that come among what a card takes: on a rail that leads to a switch there is one socket.
 
 use std::collections::VecDeque;
 
-use base::frame::INFORMATION;
+use base::frame::{HELLO, INFORMATION};
 use base::ids::RailId;
 use base::{Bucket, Instant};
 use node::information::INFORMATION_MAX;
@@ -33,10 +33,11 @@ impl Heard {
         (from, gateway): (RailAddress, Option<RailAddress>),
         frame: &[u8],
     ) -> bool {
-        if gateway.is_none() || frame.get(1) != Some(&INFORMATION) {
-            return false;
-        }
-        let is_kept = gateway == Some(from)
+        let kind = frame.get(1).copied().filter(|kind| gateway.is_some() && [HELLO, INFORMATION].contains(kind));
+        let Some(kind) = kind else { return false };
+        // What switches say to each other is for nobody here.
+        let is_kept = kind == INFORMATION
+            && gateway == Some(from)
             && frame.len() <= INFORMATION_MAX
             && self.waiting.len() < HEARD_MAX
             && self.room.take(now);

@@ -19,7 +19,7 @@ use std::time::Duration;
 use base::Instant;
 use base::ids::Group;
 use node::switch::{
-    Decision, MAX_PORTS, PortCounters, PortId, Reason, Switch as Core, Table, congestion, mark,
+    Decision, HELLO_EVERY, MAX_PORTS, PortCounters, PortId, Reason, Switch as Core, Table, congestion, mark,
 };
 
 use self::queue::Queue;
@@ -82,6 +82,9 @@ pub struct Switch {
     waiter: Waiter,
     report: Report,
     next_look: Instant,
+    next_hello: Instant,
+    /// There is somebody who is told whether he is heard.
+    has_hellos: bool,
     /// Who looks on: the memory of each, and what writes there.
     kept: Kept,
     captures: Captures,
@@ -156,9 +159,23 @@ impl Switch {
         let exits = places.iter().map(|it| Exit { queue: Queue::new(), max_frame: max_frame(it) }).collect();
         let report = Report::new(&table, doors.len());
         let waiting = Vec::with_capacity(MAX_PORTS);
-        let (core, next_look) = (Core::new(table), Instant::ZERO);
+        let core = Core::new(table);
         let (kept, captures) = (Kept::default(), Captures::default());
-        Ok(Self { core, doors, states, places, exits, waiting, waiter, report, next_look, kept, captures })
+        Ok(Self {
+            core,
+            doors,
+            states,
+            places,
+            exits,
+            waiting,
+            waiter,
+            report,
+            next_look: Instant::ZERO,
+            next_hello: Instant::ZERO,
+            has_hellos: false,
+            kept,
+            captures,
+        })
     }
 
     /// Has [`Switch::turn`] return when there is something to read from `fd`.
@@ -180,6 +197,10 @@ impl Switch {
             self.next_look = at + LOOK;
             self.look(at);
         }
+        if at >= self.next_hello {
+            self.next_hello = at + HELLO_EVERY;
+            self.say_hello(at);
+        }
         let mut busy = false;
         for door in 0..self.doors.len() {
             if self.states[door].more || at < self.states[door].hot_until {
@@ -193,7 +214,7 @@ impl Switch {
             self.waiter.busy();
             return Ok(true);
         }
-        let until = self.next_look;
+        let until = if self.has_hellos { self.next_look.min(self.next_hello) } else { self.next_look };
         match self.waiter.idle(at, Hint::Idle, || Some(until.since(now())))? {
             Turn::Spun | Turn::TimedOut => Ok(false),
             Turn::Ready(_) => {
@@ -285,6 +306,14 @@ impl Switch {
             }
         }
         Ok(busy)
+    }
+
+    /// Tells the switches at the other ends of links whether anything comes by them.
+    fn say_hello(&mut self, at: Instant) {
+        let Self { core, places, exits, waiting, has_hellos, .. } = self;
+        let hellos: Vec<_> = core.hellos(at).filter(|(port, _)| places[port.index()].peer.is_some()).collect();
+        *has_hellos = !hellos.is_empty();
+        hellos.iter().for_each(|(port, hello)| enqueue(core, exits, waiting, *port, hello));
     }
 
     /// Sends whoever is behind the ports what `write` makes for the first group that may pass there.

@@ -233,13 +233,16 @@ impl DiskModel {
             let write = &mut writes[only];
             write.observed = Some(write.observed.unwrap_or(end).min(end));
         }
-        // Whatever was over before the read began, and was not returned, has been replaced.
+        // Whatever was over before the read began, and was not returned, has been replaced: by a write that the power may
+        // take again, unless all that it may have been were answered.
         let is_kept = self.keeps;
-        let eclipse = match fitting[..] {
-            [only] if !writes[only].was_answered() => {
-                Some(Eclipse { request: writes[only].request, at: end, is_taken: false, is_kept })
-            }
-            _ => None,
+        let unanswered: Vec<usize> =
+            fitting.into_iter().filter(|&index| !writes[index].was_answered()).collect();
+        let eclipse = match unanswered[..] {
+            [] => None,
+            [only] => Some(Eclipse { request: writes[only].request, at: end, is_taken: false, is_kept }),
+            // By which of them nobody knows.
+            _ => return Ok(()),
         };
         for write in writes.iter_mut().filter(|write| write.value != value && write.effective_end() < start) {
             match eclipse {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use base::frame::{INFORMATION, OVERHEAD, Prefix, ROUTE, RawHeader, Route, VERSION};
 use base::ids::{DomainId, Group, RailId};
 use base::{Instant, Random, Rule};
-use node::switch::{Decision, PortId, Switch};
+use node::switch::{Decision, HELLO_EVERY, PortId, Switch};
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::shape::{End, Shape, domain, ring};
@@ -45,6 +45,8 @@ const SETTLED: Duration = Duration::from_millis(2500);
 const PATIENCE: Duration = Duration::from_millis(300);
 /// Switches that a frame may pass: as many as its hops, and one.
 const PASSED_MAX: u32 = 33;
+/// The number of what switches say to each other, which no node gets.
+const HELLO_NUMBER: usize = usize::MAX;
 /// Pairs whose nodes hear each other.
 const PAIRS: usize = 12;
 
@@ -118,8 +120,9 @@ impl Wire {
         self.is_cut == [false; 2] && self.lost_per_mille == 0
     }
 
-    fn is_dead(&self) -> bool {
-        self.is_cut == [true; 2]
+    /// What it does not carry does not come for certain, and what it carries comes.
+    fn is_known(&self) -> bool {
+        self.is_cut != [false; 2] && (self.is_cut == [true; 2] || self.lost_per_mille == 0)
     }
 }
 
@@ -147,6 +150,8 @@ enum Event {
     Fault,
     Lie,
     Look,
+    /// All switches tell those at the other ends of their links whether they hear them.
+    Hello,
 }
 
 /// What is between two nodes: cables, also those that stand by, and which life of each switch.
@@ -229,7 +234,7 @@ impl World {
         };
         world.note_ways();
         (0..world.pairs.len()).for_each(|pair| world.at(MS * pair as u32, Event::Send(pair)));
-        for event in [Event::Fault, Event::Lie, Event::Look] {
+        for event in [Event::Fault, Event::Lie, Event::Look, Event::Hello] {
             world.at(SEND * 2, event);
         }
         world
@@ -266,6 +271,10 @@ impl World {
                 Event::Lie => {
                     self.lie();
                     self.at(FAULT, Event::Lie);
+                }
+                Event::Hello => {
+                    self.say_hello();
+                    self.at(HELLO_EVERY, Event::Hello);
                 }
                 Event::Look => {
                     self.look()?;
@@ -328,7 +337,9 @@ impl World {
     }
 
     fn deliver(&mut self, rail: usize, node: usize, frame: &Frame) -> Result<(), Wrong> {
-        let truth = &self.frames[frame.number];
+        let Some(truth) = self.frames.get(frame.number) else {
+            return Err(("switch-delivery", format!("node {node} gets what a switch says to another")));
+        };
         let (raw, _) = RawHeader::ref_from_prefix(&frame.bytes).expect("it is as long as it was");
         let own = prefix(self.rails[rail].id, domain(truth.sender));
         if raw.source.get() != own {
@@ -356,6 +367,22 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn say_hello(&mut self) {
+        let now = self.now;
+        for rail in 0..2 {
+            let switches = self.rails[rail].switches.iter_mut().enumerate();
+            let told: Vec<_> = switches
+                .filter_map(|(at, core)| Some((at, core.as_mut()?)))
+                .flat_map(|(at, core)| core.hellos(now).map(move |(port, hello)| (at, port, hello)))
+                .collect();
+            for (switch, port, hello) in told {
+                let cable = self.rails[rail].shape.at[switch][port.index()];
+                let frame = Frame { bytes: hello.to_vec(), number: HELLO_NUMBER, passed: 0 };
+                self.carry(rail, cable, End::Port(switch, port.index()), frame);
+            }
+        }
     }
 
     fn say(&mut self, pair: usize) {
@@ -457,8 +484,12 @@ impl World {
         }
         let used = |wires: &Vec<Wire>| match wires[..] {
             [first, ..] if first.is_well() => Some(first.delay_us),
-            // One that carries frames one way only cannot be told from a good one.
-            [first, second] if first.is_dead() && second.is_well() => Some(second.delay_us),
+            [first, second] if first.is_known() && second.is_well() => Some(second.delay_us),
+            // Each of the two carries frames one way.
+            [first, second] if [first, second].iter().all(|it| it.is_known()) => {
+                let carries = |way: usize| !first.is_cut[way] || !second.is_cut[way];
+                (carries(0) && carries(1)).then(|| first.delay_us.max(second.delay_us))
+            }
             _ => None,
         };
         let delays: Option<Vec<u64>> = cables.iter().map(used).collect();

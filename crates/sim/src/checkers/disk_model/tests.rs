@@ -110,6 +110,24 @@ fn the_power_may_take_what_was_read_if_nobody_keeps_it() {
     }
 }
 
+/// Zeroes are the same whoever has written them: those that were read may be of a write that nobody was told of.
+#[test]
+fn the_power_may_take_what_may_have_been_read() {
+    let mut model = DiskModel { keeps: false, ..DiskModel::new(1, true) };
+    model.flush_ended(1);
+    // Zeroes, behind them 6, which a read shows, and zeroes again that are not answered.
+    model.write_started(5, 0, 0..1, 2);
+    model.write_started(6, 6, 0..1, 3);
+    read(&mut model, 6, 4, 5).unwrap();
+    model.write_ended(5, false, 0..1, 7);
+    model.write_ended(6, false, 0..1, 8);
+    model.write_started(7, 0, 0..1, 9);
+    read(&mut model, 0, 6, 10).unwrap();
+    model.power_failed([&block(6)[..]].into_iter(), 11).unwrap();
+    model.write_abandoned(7, 0..1);
+    read(&mut model, 6, 12, 13).unwrap();
+}
+
 #[test]
 fn the_power_takes_nothing_that_was_read_and_is_kept_or_flushed() {
     let mut model = seen(true);
