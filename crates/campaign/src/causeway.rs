@@ -71,11 +71,15 @@ impl Lender {
         sources: &[&str],
         arguments: &[&str],
     ) -> Result<Self, Error> {
-        let mut process = machine.spawn(name, lend_command(machine, name, sources, arguments)?)?;
+        Self::start_by(machine, name, sources.len(), lend_command(machine, name, sources, arguments)?)
+    }
+
+    /// The same by this command, which prints so many lines.
+    pub fn start_by(machine: &Machine, name: &str, lines: usize, command: Command) -> Result<Self, Error> {
+        let mut process = machine.spawn(name, command)?;
         let is_line = |line: &str| line.starts_with("causeway://");
-        let lines = sources
-            .iter()
-            .map(|source| process.wait_line(&format!("the line of {source}"), START_TIMEOUT, is_line))
+        let lines = (0..lines)
+            .map(|number| process.wait_line(&format!("line {number}"), START_TIMEOUT, is_line))
             .collect::<Result<_, _>>()?;
         Ok(Self { process, lines })
     }
@@ -98,13 +102,44 @@ pub fn lend_command(
     arguments: &[&str],
 ) -> Result<Command, Error> {
     let mut command = machine.command(binary()?);
+    lend_with(&mut command, machine, name, sources, arguments);
+    Ok(command)
+}
+
+/// The same where the system has no io_uring.
+pub fn lend_command_without_ring(
+    machine: &Machine,
+    name: &str,
+    sources: &[&str],
+    arguments: &[&str],
+) -> Result<Command, Error> {
+    let mut command = machine.command("python3");
+    command.args(["-c", WITHOUT_RING]).arg(binary()?);
+    lend_with(&mut command, machine, name, sources, arguments);
+    Ok(command)
+}
+
+/// Becomes the program of its arguments, for which io_uring_setup fails with EPERM: a seccomp filter, as containers have.
+const WITHOUT_RING: &str = r#"
+import ctypes, os, struct, sys
+LOAD_NUMBER, IS_IO_URING_SETUP, ERROR, ALLOW = (0x20, 0, 0, 0), (0x15, 0, 1, 425), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)
+steps = b"".join(struct.pack("HBBI", *step) for step in (LOAD_NUMBER, IS_IO_URING_SETUP, ERROR, ALLOW))
+class Program(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("steps", ctypes.c_char_p)]
+libc = ctypes.CDLL(None, use_errno=True)
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+assert libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(Program(4, steps)), 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+fn lend_with(command: &mut Command, machine: &Machine, name: &str, sources: &[&str], arguments: &[&str]) {
     command.arg("lend").args(sources).args(["--name", name]);
     command.arg("--state-dir").arg(state_dir(machine, name));
     if !arguments.contains(&"--listen") {
         command.args(machine.lends_at());
     }
     command.args(arguments);
-    Ok(command)
 }
 
 /// A running `causeway borrow --nbd`.

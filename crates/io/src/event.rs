@@ -557,8 +557,8 @@ events! {
     /// Its monitor is not known.
     Warning "machine-unguarded" MachineUnguarded { function: String, others: Others }
     => "nobody keeps the virtual machine that has this function from being saved or migrated, after which the drive \
-        would be dead: do neither while it has it, or give the node the machine's monitor (`qmp` of the domain, or \
-        --qmp of `causeway borrow --vm`), by which QEMU is made to refuse"
+        would be dead: do neither while it has it, or start it by `causeway qemu-args`, or give the node its monitor \
+        (`qmp` of the domain, or --qmp of `causeway borrow --vm`); then QEMU refuses"
 
     /// It may be.
     Info "machine-released" MachineReleased { slot: String }

@@ -1,5 +1,8 @@
 //! What QEMU is to be started with so that a virtual machine has borrowed functions.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -8,11 +11,14 @@ use serde_json::{Value, json};
 use crate::cli::{NodeName, Output, QemuArgs, check_socket_path};
 use crate::control::{Request, Response, find, running, runtime_dir};
 use crate::exit::Failure;
+use crate::qmp::empty_image;
 
 /// Version of the document.
 const VERSION: u32 = 1;
 /// Root ports need chassis numbers that no other port has: these are hardly taken by anybody.
 const FIRST_CHASSIS: usize = 101;
+/// What the image that keeps a machine where it is is called, behind the name of a socket of the machine's.
+const STAYS: &str = ".stays.vdi";
 /// Of libvirt's elements for QEMU.
 const LIBVIRT_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 
@@ -34,6 +40,10 @@ pub(crate) fn run(args: &QemuArgs) -> Result<(), Failure> {
         arguments.extend(qmp(&text(&absolute(path)?)?));
     }
     arguments.extend(devices(&sockets, args.libvirt));
+    // A node with a monitor sees to it as long as the machine has a device, and libvirt's QEMU may open no file of ours.
+    if args.qmp.is_none() && !args.libvirt {
+        arguments.extend(stays(&sockets));
+    }
     match args.output.format {
         Output::Text if args.libvirt => crate::cli::print(&element(&arguments)?),
         Output::Text => {
@@ -121,6 +131,49 @@ fn memory(size: &str) -> [String; 4] {
 /// A monitor's socket. In QEMU's options a comma in a value is written twice.
 fn qmp(path: &str) -> [String; 2] {
     ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", path.replace(',', ",,"))]
+}
+
+/// What makes QEMU refuse to save or migrate the machine (see [`crate::qmp`]): an image beside the first socket, since a
+/// command line has no descriptors.
+fn stays(sockets: &[String]) -> Vec<String> {
+    let Some(socket) = sockets.first() else { return Vec::new() };
+    let path = PathBuf::from(format!("{socket}{STAYS}"));
+    if let Err(error) = keep_image(&path) {
+        eprintln!(
+            "causeway: nothing keeps the machine from being saved or migrated, after which its drive would be dead, \
+             because the image for that, {}, cannot be made: {error}",
+            path.display()
+        );
+        return Vec::new();
+    }
+    let file = json!({ "driver": "file", "filename": path.to_string_lossy(), "locking": "off" });
+    let node = json!({ "driver": "vdi", "node-name": "causeway-stays", "file": file });
+    vec!["-blockdev".to_owned(), node.to_string()]
+}
+
+/// Makes an image without content at `path`, where none is.
+fn keep_image(path: &Path) -> std::io::Result<()> {
+    let image = empty_image();
+    if std::fs::symlink_metadata(path).is_ok_and(|it| it.is_file()) && std::fs::read(path)? == image {
+        return Ok(());
+    }
+    let mut beside = path.to_owned().into_os_string();
+    beside.push(format!(".{:x}", std::process::id()));
+    // Nobody else's file is written to, nor one that a link leads to.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let written = file.write_all(&image).and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        // What cannot be removed is a kilobyte.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+/// Whether a process has the image of [`stays`] open: QEMU that was started by these arguments.
+pub(crate) fn has_image(pid: i32) -> bool {
+    let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let paths = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
+    paths.into_iter().any(|path| path.as_os_str().as_encoded_bytes().ends_with(STAYS.as_bytes()))
 }
 
 /// A root port and a device for each socket.
@@ -238,5 +291,29 @@ mod tests {
         let names = element.matches("qemu:arg value=").count();
         assert_eq!((names, arguments.len()), (4, 4), "no memory: libvirt makes it");
         assert!(super::element(&["a\nb".to_owned()]).is_err(), "attributes do not keep line ends");
+    }
+
+    #[test]
+    fn the_image_that_keeps_a_machine_is_made_once_and_over_no_link() {
+        let folder = std::env::temp_dir().join(format!("stays-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (socket, other) = (folder.join("a.sock"), folder.join("other"));
+        std::fs::write(&other, "mine").unwrap();
+        let image = folder.join("a.sock.stays.vdi");
+        std::os::unix::fs::symlink(&other, &image).unwrap();
+        let of = |socket: &Path| stays(&[text(socket).unwrap()]);
+        for _ in 0..2 {
+            let node: Value = serde_json::from_str(&of(&socket)[1]).unwrap();
+            assert_eq!((node["driver"].as_str(), node["file"]["filename"].as_str()), (Some("vdi"), image.to_str()));
+            assert_eq!(std::fs::read(&image).unwrap(), empty_image());
+        }
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");
+        assert!(!has_image(std::process::id() as i32));
+        let open = std::fs::File::open(&image).unwrap();
+        assert!(has_image(std::process::id() as i32));
+        drop(open);
+        // Where it cannot be made the machine starts all the same.
+        assert!(of(&folder.join("missing/a.sock")).is_empty());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

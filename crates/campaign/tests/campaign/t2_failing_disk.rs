@@ -1,7 +1,9 @@
 //! T2: a disk that cannot write back what it was given. Linux says so once, to whoever flushes next through the same
 //! open file; no flush that is answered with success may lie, whichever function it is for and whichever card dies.
 
-use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, card, status};
+use campaign::causeway::{
+    Borrower, Lender, STOP_TIMEOUT, binary, card, lend_command, lend_command_without_ring, status,
+};
 use campaign::load::connect;
 use campaign::lossy::LossyFs;
 use campaign::nbd_client::{NbdClient, Request};
@@ -22,18 +24,32 @@ struct Scene {
     lender: Lender,
     borrowers: [Borrower; 2],
     world: World,
+    /// How the lender gets at the disk.
+    io: &'static str,
 }
 
 impl Scene {
     fn new() -> Self {
+        Self::with("ring")
+    }
+
+    fn with(io: &'static str) -> Self {
         let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
         let disk = LossyFs::mount_cached(world.right(), 16 * MIB).unwrap();
-        let (lender, lines) = lend(&world, &disk);
+        let lender = lend(&world, &disk, io);
         let borrow = |index: usize| {
-            Borrower::start_as(world.left(), ["one", "two"][index], &lines[index], &[]).unwrap()
+            Borrower::start_as(world.left(), ["one", "two"][index], &lender.lines[index], &[]).unwrap()
         };
         let borrowers = [borrow(0), borrow(1)];
-        Self { disk, lender, borrowers, world }
+        Self { disk, lender, borrowers, world, io }
+    }
+
+    /// The lender is killed and started again.
+    fn restart(&mut self) {
+        let lines = self.lender.lines.clone();
+        self.lender.process.kill_tree().unwrap();
+        self.lender = lend(&self.world, &self.disk, self.io);
+        assert_eq!(self.lender.lines, lines);
     }
 
     fn clients(&self) -> [NbdClient; 2] {
@@ -74,13 +90,18 @@ impl Scene {
     }
 }
 
-fn lend(world: &World, disk: &LossyFs) -> (Lender, [String; 2]) {
+fn lend(world: &World, disk: &LossyFs, io: &str) -> Lender {
+    let (machine, arguments) = (world.right(), ["--functions", "2"]);
     let image = disk.image().to_str().unwrap();
-    let mut lender = Lender::start(world.right(), &[image], &["--functions", "2"]).unwrap();
-    let is_line = |line: &str| line.starts_with("causeway://");
-    let second = lender.process.wait_line("the second line", START_TIMEOUT, is_line).unwrap();
-    let lines = [lender.lines[0].clone(), second];
-    (lender, lines)
+    let command = match io {
+        "ring" => lend_command(machine, "lender", &[image], &arguments),
+        _ => lend_command_without_ring(machine, "lender", &[image], &arguments),
+    };
+    let lender = Lender::start_by(machine, "lender", 2, command.unwrap()).unwrap();
+    // Where the kernel itself forbids it there are threads in any case.
+    let used = status(machine, "lender").unwrap()["devices"][0]["io"].clone();
+    assert!(used == io || (io == "ring" && used == "threads"), "{used}");
+    lender
 }
 
 /// What the cards of this agent note of their writes.
@@ -95,7 +116,11 @@ fn last_writes(agent: u32) -> LastWrites {
 /// One function's write is lost, the other one's flush is told, and the first one flushes.
 #[test]
 fn t2_an_error_that_another_function_was_told_is_not_forgotten() {
-    let mut scene = Scene::new();
+    ["ring", "threads"].map(an_error_is_not_forgotten);
+}
+
+fn an_error_is_not_forgotten(io: &'static str) {
+    let mut scene = Scene::with(io);
     let [mut one, mut two] = scene.clients();
     one.write(0, &[1; 4096]).unwrap();
     scene.wait_media("ok");
@@ -106,10 +131,7 @@ fn t2_an_error_that_another_function_was_told_is_not_forgotten() {
     scene.kill_card();
     one.flush().expect_err("a card has died, and the write is not on the disk");
     scene.wait_media("failed");
-    let line = scene.lender.lines[0].clone();
-    scene.lender.process.kill_tree().unwrap();
-    scene.lender = lend(&scene.world, &scene.disk).0;
-    assert_eq!(scene.lender.lines[0], line);
+    scene.restart();
     two.flush().expect_err("the node has died, and nobody has seen to the disk");
     scene.wait_media("failed");
 }
@@ -118,7 +140,11 @@ fn t2_an_error_that_another_function_was_told_is_not_forgotten() {
 /// on the disk.
 #[test]
 fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
-    let mut scene = Scene::new();
+    ["ring", "threads"].map(no_flush_lies);
+}
+
+fn no_flush_lies(io: &'static str) {
+    let mut scene = Scene::with(io);
     let [mut one, mut two] = scene.clients();
     let mut data = Vec::new();
     for round in 0..scale::kills(8) {
@@ -141,7 +167,11 @@ fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
 /// that.
 #[test]
 fn t2_what_only_a_card_was_told_is_known_to_the_next_life() {
-    let mut scene = Scene::new();
+    ["ring", "threads"].map(what_a_card_was_told_is_known);
+}
+
+fn what_a_card_was_told_is_known(io: &'static str) {
+    let mut scene = Scene::with(io);
     let [mut one, _two] = scene.clients();
     one.write(0, &[1; 4096]).unwrap();
     scene.wait_media("ok");
@@ -153,8 +183,7 @@ fn t2_what_only_a_card_was_told_is_known_to_the_next_life() {
         Ok((0..100).any(|life| page.last_flush(life, 0) == Some(LastFlush::Failed)).then_some(()))
     })
     .unwrap();
-    scene.lender.process.kill_tree().unwrap();
-    scene.lender = lend(&scene.world, &scene.disk).0;
+    scene.restart();
     let answer = one.next_reply(&mut Vec::new()).unwrap();
     answer.result.expect_err("the node has died, and nobody has seen to the disk");
     scene.wait_media("failed");
@@ -206,8 +235,7 @@ fn t2_a_clear_is_said_once_after_a_restart() {
     one.write(0, &[1; 4096]).unwrap();
     assert_eq!(scene.disk.fail().unwrap(), 0);
     two.flush().expect_err("the write of the other function was lost");
-    scene.lender.process.kill_tree().unwrap();
-    scene.lender = lend(&scene.world, &scene.disk).0;
+    scene.restart();
     two.flush().expect_err("nobody has seen to the disk");
     scene.clear();
     for round in 0..4 {

@@ -3,10 +3,10 @@
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, binary, slot_command};
 use campaign::gate;
 use campaign::host::{Domain, Host};
-use campaign::process::{Process, poll_until};
+use campaign::process::{Process, poll_until, run};
 use campaign::world::{World, WorldConfig};
 use guest::Vm;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -33,6 +33,31 @@ fn refusals(vm: &mut Vm) -> [String; 3] {
     let migrate = vm.qmp().execute("migrate", json!({ "uri": format!("file:{}", file.display()) }));
     let migrate = migrate.map_or_else(|error| error.to_string(), |_| String::new());
     [migrate, vm.qmp().human("savevm one").unwrap(), vm.qmp().human("loadvm one").unwrap()]
+}
+
+/// Without a monitor that the node knows.
+#[test]
+fn a_machine_started_as_qemu_args_says_is_neither_saved_nor_migrated() {
+    let _place = gate::computes();
+    let Some(kit) = guest::kit() else { return };
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let lender = Lender::start_image(world.right(), "lender", 32 * MIB).unwrap();
+    let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
+    let mut command = world.left().command(binary().unwrap());
+    command.arg("qemu-args").arg(&slot.socket).args(["-o", "json"]);
+    let printed: Value = serde_json::from_str(&run(command).unwrap()).unwrap();
+    let arguments: Vec<&str> = printed["arguments"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let [option, image] = arguments[arguments.len() - 2..] else { panic!("{arguments:?}") };
+    let vm = Vm::builder(&kit).name("kept").argument(option).argument(image);
+    let mut vm = vm.device(&slot.device("v1", "rp1").to_string()).start().unwrap();
+    vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
+    let said = refusals(&mut vm);
+    assert!(said.iter().all(|it| it.contains("causeway-stays")), "{said:?}");
+    // `loadvm` has stopped it.
+    vm.qmp().execute("cont", json!({})).unwrap();
+    vm.check("dd if=/dev/urandom of=/dev/nvme0n1 bs=64k count=4 oflag=direct").unwrap();
+    assert!(!slot.process.tail().contains("nobody keeps the virtual machine"), "{}", slot.process.tail());
+    vm.shutdown().unwrap();
 }
 
 #[test]

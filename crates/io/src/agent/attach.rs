@@ -140,6 +140,11 @@ impl Agent {
         self.slots.has_client(loan)
     }
 
+    /// The process that has the function of a slot, if any has, as far as the kernel tells.
+    pub fn guest(&self, loan: usize) -> Option<Option<i32>> {
+        self.slots.client(loan)
+    }
+
     /// Whether a driver has the function of a slot, by what its machine has set up.
     pub fn has_driver(&self, loan: usize) -> bool {
         self.view().loan(loan).is_some_and(|(_, view)| view.session().is_some_and(SessionCells::has_driver))

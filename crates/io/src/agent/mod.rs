@@ -53,6 +53,7 @@ use self::life::LiveCard;
 use self::neighbours::{Context, Neighbours};
 use self::slots::Slots;
 use self::standby::Standby;
+pub use self::slots::{descriptors_for, slots_by_descriptors};
 pub use self::view::{LoanView, View};
 use crate::address::{Addresses, RailAddress};
 use crate::capture::{self, Kept};

@@ -42,7 +42,8 @@ const FEWEST: usize = 2 * MAX_SLOTS;
 /// Descriptors of this part of those that the agent, and each card, may have are for the clients of slots, each the
 /// same,
 const SHARE_PART: u64 = 2;
-/// but always so many: all vectors of a drive and many times the files of a machine.
+/// but always so many, which is all vectors of a drive and many times the files of a machine: a node has no more slots
+/// than that leaves descriptors for.
 const SHARE_FEWEST: usize = 256;
 /// Connections that each slot can have, whatever others do: a machine and its successor.
 const CONNECTIONS_EACH: usize = FEWEST / MAX_SLOTS;
@@ -345,6 +346,11 @@ impl Slots {
         self.places.get(loan).is_some_and(|place| place.client.is_some())
     }
 
+    /// The process that is the client of `loan`, if there is a client, as far as the kernel tells.
+    pub(super) fn client(&self, loan: usize) -> Option<Option<i32>> {
+        Some(self.places.get(loan)?.client.as_ref()?.pid)
+    }
+
     /// Another loan has the place: whatever was kept for the one before is not wanted any more.
     pub(super) fn renew(&mut self, loan: usize) {
         if let Some(place) = self.places.get_mut(loan) {
@@ -595,6 +601,20 @@ fn keep_parked(parked: &mut BTreeMap<u64, Client>, client: Client) {
 fn room() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(descriptors / DESCRIPTOR_PART).unwrap_or(MOST).clamp(FEWEST, MOST)
+}
+
+/// How many slots of virtual machines there can be without one's client taking descriptors that are for others, and how
+/// many descriptors this process may open.
+pub fn slots_by_descriptors() -> (usize, u64) {
+    // The agent raises its limit to that.
+    let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let slots = descriptors / SHARE_PART / SHARE_FEWEST as u64;
+    (usize::try_from(slots).unwrap_or(usize::MAX), descriptors)
+}
+
+/// Descriptors that this process has to be able to open so that there can be so many slots.
+pub fn descriptors_for(slots: usize) -> u64 {
+    (slots * SHARE_FEWEST) as u64 * SHARE_PART
 }
 
 /// How many descriptors the client of a slot may have kept.

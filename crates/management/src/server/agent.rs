@@ -144,11 +144,12 @@ async fn talk(app: &App, line: &mut Line, guest: Guest) -> Result<(), Ends> {
     let greeted = timeout(HELLO, greet(app, line)).await;
     let hello = greeted.map_err(|_| Some("no hello came in time".to_owned()))??;
     line.0.get_mut().left = None;
+    let from = guest.source();
     drop(guest);
     let (number, node) = (NUMBER.fetch_add(1, Ordering::Relaxed), hello.node);
     let (outbox, mut inbox) = mpsc::channel(OUTBOX);
     let Hello { program, clock, certificate, .. } = hello;
-    let connection = Connection { number, outbox, program, clock, certificate };
+    let connection = Connection { number, outbox, from, since: Instant::now(), program, clock, certificate };
     if !app.core.connected(node, hello.key, connection).await {
         return Err(Some("the manager ends".to_owned()));
     }

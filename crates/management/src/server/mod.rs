@@ -21,6 +21,7 @@ mod listen;
 mod metrics;
 mod nodes;
 mod problem;
+mod rivals;
 mod routes;
 mod slots;
 mod unproven;

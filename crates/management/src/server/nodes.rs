@@ -11,6 +11,8 @@ use manager::state::State;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::rivals::Rivals;
+use super::unproven::Source;
 use crate::authority::certificate::RENEW;
 use crate::wire::{About, PORTS_MAX, Placed, SWITCHES_MAX, ToNode};
 
@@ -34,6 +36,9 @@ pub(super) struct Connection {
     pub(super) number: u64,
     /// What is put in here it is told. Dropped, the connection is closed.
     pub(super) outbox: mpsc::Sender<ToNode>,
+    /// Where it comes from, and since when.
+    pub(super) from: Source,
+    pub(super) since: Instant,
     /// The version of its program.
     pub(super) program: String,
     /// What is wrong with its clock.
@@ -56,6 +61,8 @@ pub(super) struct Known {
     told: Option<(PresetsId, Vec<Preset>)>,
     /// When it was silent last.
     pub(super) silent_since: Option<WallTime>,
+    /// What is known of connections that were displaced.
+    pub(super) rivals: Rivals,
 }
 
 /// All that were heard since the manager has started.
@@ -84,13 +91,14 @@ impl Nodes {
         connection.is_some_and(|connection| connection.number == number)
     }
 
-    /// A node has this connection from now on; one that it had is closed.
-    pub(super) fn connect(&mut self, node: NodeId, connection: Connection) {
+    /// A node has this connection from now on; one that it had is closed. Returns what people should hear of that.
+    pub(super) fn connect(&mut self, node: NodeId, connection: Connection) -> Option<&str> {
         let known = self.known.entry(node).or_default();
         (known.told, known.is_greeted) = (None, false);
-        if let Some(before) = known.connection.replace(connection) {
-            refuse(&before.outbox, "the node has connected again");
-        }
+        let (from, since) = (connection.from, connection.since);
+        let before = known.connection.replace(connection)?;
+        refuse(&before.outbox, "the node has connected again");
+        known.rivals.displaced(since, (before.from, before.since), from)
     }
 
     /// The connection is closed, without a word or with this one.
@@ -282,7 +290,9 @@ mod tests {
 
     fn connection(number: u64) -> (Connection, mpsc::Receiver<ToNode>) {
         let (outbox, inbox) = mpsc::channel(OUTBOX);
-        (Connection { number, outbox, program: String::new(), clock: None, certificate: None }, inbox)
+        let from = Source::of(core::net::Ipv4Addr::LOCALHOST.into());
+        let (program, since) = (String::new(), Instant::now());
+        (Connection { number, outbox, from, since, program, clock: None, certificate: None }, inbox)
     }
 
     fn preset() -> Preset {

@@ -61,6 +61,13 @@ pub(super) struct Guest {
     source: Source,
 }
 
+impl Guest {
+    /// Where it comes from.
+    pub(super) fn source(&self) -> Source {
+        self.source
+    }
+}
+
 impl Drop for Guest {
     fn drop(&mut self) {
         let mut there = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::ids::{Group, NodeId, RailId};
 use clap::ValueEnum;
+use io::agent::{descriptors_for, slots_by_descriptors};
 use manager::model::OnSilence;
 use node::{Limit, Protection, RailMode, Secret};
 use toml::Spanned;
@@ -51,6 +52,18 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     let slots = raw.domains.iter().flat_map(|domain| &domain.get_ref().slots);
     if let Some(extra) = slots.clone().nth(SLOTS_MAX) {
         check.wrong(extra.span().start, format_args!("a node has at most {SLOTS_MAX} slots"));
+    }
+    let machines = raw.loans.iter().filter_map(|loan| Some(loan.get_ref().vm.as_ref()?.span().start));
+    let machines: Vec<usize> = machines.chain(slots.clone().map(|slot| slot.span().start)).collect();
+    let (fit, descriptors) = slots_by_descriptors();
+    if let Some(extra) = machines.get(fit) {
+        let wanted = descriptors_for(machines.len());
+        let what = format!(
+            "a process may open {descriptors} files here, which is enough for {fit} slots of virtual machines and not for \
+             {}: allow {wanted} (ulimit -n, or LimitNOFILE= in the unit)",
+            machines.len()
+        );
+        check.wrong(*extra, what);
     }
     let sockets = sockets.chain(slots.map(|slot| &slot.get_ref().socket));
     check.twice("socket", sockets.map(|path| (path.span().start, path.get_ref().display())));

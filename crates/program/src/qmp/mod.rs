@@ -8,6 +8,7 @@ use std::io;
 use qmp::Error;
 
 pub(crate) use self::plug::Plug;
+pub(crate) use self::stay::empty_image;
 
 /// Why QEMU did not do what was asked of it.
 #[derive(Debug, thiserror::Error)]

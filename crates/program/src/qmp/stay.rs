@@ -21,6 +21,8 @@ use super::{Plug, QmpError};
 const NODE_NAME_MAX: usize = 31;
 /// Unit of places in an image.
 const SECTOR: usize = 512;
+/// Bytes of an image without content.
+const IMAGE_BYTES: usize = 2 * SECTOR;
 /// Bytes of a block of an image; an empty one has a single block that is not there.
 const BLOCK: u32 = 1 << 20;
 /// Of the header, in bytes: the fields that QEMU checks begin here.
@@ -69,8 +71,8 @@ pub(super) fn refuse_incoming(qmp: &mut Qmp) -> Result<(), QmpError> {
 }
 
 /// An image without content.
-fn image() -> rustix::io::Result<File> {
-    let mut header = [0; 2 * SECTOR];
+pub(crate) fn empty_image() -> [u8; IMAGE_BYTES] {
+    let mut header = [0; IMAGE_BYTES];
     let fields: [(usize, u32); 9] = [
         (0, 0xbeda_107f),         // signature
         (4, 0x0001_0001),         // version 1.1
@@ -86,9 +88,14 @@ fn image() -> rustix::io::Result<File> {
     fields.iter().for_each(|(at, value)| put(SIGNATURE_AT + at, *value));
     put(SIGNATURE_AT + 320, 1); // blocks
     put(SECTOR, ABSENT);
+    header
+}
+
+/// The same in memory.
+fn image() -> rustix::io::Result<File> {
     let memory = rustix::fs::memfd_create("causeway-stays", MemfdFlags::CLOEXEC)?;
     let mut file = File::from(memory);
-    file.write_all(&header)
+    file.write_all(&empty_image())
         .map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))?;
     Ok(file)
 }

@@ -131,7 +131,9 @@ impl Core<'_> {
         if let Some(trouble) = connection.clock.clone() {
             self.tell(node, "clock", true, trouble);
         }
-        self.nodes.connect(node, connection);
+        if let Some(text) = self.nodes.connect(node, connection).map(str::to_owned) {
+            self.tell(node, "rival", true, text);
+        }
         if belongs {
             self.manager.handle_reachable(node);
         } else {

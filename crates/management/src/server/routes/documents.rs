@@ -48,7 +48,9 @@ pub(super) fn node(view: &View<'_>, node: &model::Node) -> Node {
     let silent_since = known.and_then(|known| known.silent_since).filter(|_| state == "silent");
     let connection = known.and_then(|known| known.connection.as_ref());
     let alarms = view.manager.alarms(node.id).map(ToString::to_string);
-    let alarms = connection.and_then(|it| it.clock.clone()).into_iter().chain(alarms).collect();
+    let rival = known.and_then(|known| known.rivals.alarm(tokio::time::Instant::now())).map(str::to_owned);
+    let clock = connection.and_then(|it| it.clock.clone());
+    let alarms = clock.into_iter().chain(rival).chain(alarms).collect();
     let rails = known.map(|known| &known.about.rails[..]).unwrap_or_default().iter();
     let verdict = |rail| {
         let (verdict, by) = view.manager.dead_rail(node.id, rail)?;

@@ -6,6 +6,8 @@ use io::agent::{Agent, Edge, LoanEnd};
 use io::event::Event;
 use io::rate_limited::RateLimited;
 
+use crate::qemu_args::has_image;
+
 /// By loan of a slot.
 #[derive(Default)]
 pub(super) struct Unguarded {
@@ -30,11 +32,18 @@ impl Unguarded {
         for (loan, (spec, _)) in agent.view().loans().enumerate() {
             let LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } = &spec.config.role else { continue };
             let slot = self.slots.entry(loan).or_default();
-            if !agent.has_guest(loan) || is_guarded(loan) {
+            let Some(pid) = agent.guest(loan) else {
+                slot.is_told = false;
+                continue;
+            };
+            if is_guarded(loan) {
                 slot.is_told = false;
             } else if agent.has_driver(loan) && !std::mem::replace(&mut slot.is_told, true) {
-                let function = spec.function.clone();
-                slot.line.say(|others| Event::MachineUnguarded { function, others }.say());
+                // As `causeway qemu-args` says that it is to be started.
+                if !pid.is_some_and(has_image) {
+                    let function = spec.function.clone();
+                    slot.line.say(|others| Event::MachineUnguarded { function, others }.say());
+                }
             }
         }
     }
