@@ -246,6 +246,20 @@ pub struct SwitchNamedArgs {
     pub output: OutputArgs,
 }
 
+/// A part of something that a node has, as its list names it.
+#[derive(Debug, Args)]
+pub struct PartNamedArgs {
+    /// NODE/DOMAIN/SLOT of a slot, NODE/RAIL of a rail
+    #[arg(value_name = "NODE/...")]
+    pub name: String,
+    /// As whom to ask.
+    #[command(flatten)]
+    pub asker: Asker,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
 /// One thing that a node has.
 #[derive(Debug, Args)]
 pub struct OfNodeArgs {
@@ -390,6 +404,8 @@ pub enum DomainCommand {
 pub enum SlotCommand {
     /// List the slots of all virtual machines, and what is in them
     List(ListArgs),
+    /// Show one slot: what is in it, and what keeps it from being used
+    Show(PartNamedArgs),
 }
 
 /// `causeway rail`.
@@ -397,6 +413,8 @@ pub enum SlotCommand {
 pub enum RailCommand {
     /// List the rails of all nodes
     List(ListArgs),
+    /// Show one rail of a node, and who takes it to be dead
+    Show(PartNamedArgs),
 }
 
 /// `causeway loan`.

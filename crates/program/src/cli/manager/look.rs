@@ -10,7 +10,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::args::{Asker, ListArgs, NamedArgs, OfNodeArgs, SwitchNamedArgs};
+use super::args::{Asker, ListArgs, NamedArgs, OfNodeArgs, PartNamedArgs, SwitchNamedArgs};
 use super::rows::{Device, DomainSlot, NodeRail, Row, Whole, render, render_whole};
 use super::{Session, filtered, target_of};
 use crate::cli::run::{print, print_json};
@@ -102,24 +102,56 @@ fn one_switch<'a>(all: &'a [Switch], name: &str) -> Result<&'a Switch, Failure> 
 
 /// `causeway slot list`.
 pub(super) fn slots(args: &ListArgs) -> Result<(), Failure> {
-    let domains: Vec<Domain> = Session::open(&args.asker)?.list(&Target::new(["domains"]))?;
+    let fields = &["node", "domain", "name", "slot", "function", "state", "trouble"];
+    print_rows(&chosen(all_slots(&args.asker)?, &args.filter, fields)?, args.output)
+}
+
+/// `causeway slot show`.
+pub(super) fn show_slot(args: &PartNamedArgs) -> Result<(), Failure> {
+    let all: Vec<_> = all_slots(&args.asker)?.map(|slot| (slot.slot.name.clone(), slot)).collect();
+    print_whole(one_of(&all, &args.name)?, args.output)
+}
+
+fn all_slots(asker: &Asker) -> Result<impl Iterator<Item = DomainSlot>, Failure> {
+    let domains: Vec<Domain> = Session::open(asker)?.list(&Target::new(["domains"]))?;
     let of = |it: Domain| {
         let (node, domain) = (it.node, it.name);
         it.slots.into_iter().map(move |slot| DomainSlot { node: node.clone(), domain: domain.clone(), slot })
     };
-    let fields = &["node", "domain", "name", "slot", "function", "state", "trouble"];
-    print_rows(&chosen(domains.into_iter().flat_map(of), &args.filter, fields)?, args.output)
+    Ok(domains.into_iter().flat_map(of))
 }
 
 /// `causeway rail list`.
 pub(super) fn rails(args: &ListArgs) -> Result<(), Failure> {
-    let nodes: Vec<Node> = Session::open(&args.asker)?.list(&Target::new(["nodes"]))?;
+    let fields = &["node", "name", "rail", "medium", "address", "is_up", "verdict"];
+    print_rows(&chosen(all_rails(&args.asker)?, &args.filter, fields)?, args.output)
+}
+
+/// `causeway rail show`.
+pub(super) fn show_rail(args: &PartNamedArgs) -> Result<(), Failure> {
+    let name = |it: &NodeRail| format!("{}/{}", it.node, it.rail.name);
+    let all: Vec<_> = all_rails(&args.asker)?.map(|rail| (name(&rail), rail)).collect();
+    print_whole(one_of(&all, &args.name)?, args.output)
+}
+
+fn all_rails(asker: &Asker) -> Result<impl Iterator<Item = NodeRail>, Failure> {
+    let nodes: Vec<Node> = Session::open(asker)?.list(&Target::new(["nodes"]))?;
     let of = |it: Node| {
         let name = it.name;
         it.rails.into_iter().map(move |rail| NodeRail { node: name.clone(), rail })
     };
-    let fields = &["node", "name", "rail", "medium", "address", "is_up", "verdict"];
-    print_rows(&chosen(nodes.into_iter().flat_map(of), &args.filter, fields)?, args.output)
+    Ok(nodes.into_iter().flat_map(of))
+}
+
+/// The one of this name; or which name is like it.
+fn one_of<'a, R: Row>(all: &'a [(String, R)], name: &str) -> Result<&'a R, Failure> {
+    if let Some((_, it)) = all.iter().find(|(known, _)| known == name) {
+        return Ok(it);
+    }
+    let meant = nearest_text(name, all.iter().map(|(known, _)| known.as_str()));
+    let meant = meant.map(|meant| format!("; did you mean `{}`?", shown(meant))).unwrap_or_default();
+    let (kind, name) = (R::PLURAL, name.escape_debug());
+    Err(Failure::refused(format_args!("there is no `{name}` among the {kind} of the fabric{meant}")))
 }
 
 fn by_lender(functions: Vec<Function>) -> Vec<Device> {
@@ -241,6 +273,17 @@ mod tests {
         assert_eq!((found("middle").unwrap(), found("0c").unwrap()), ("0a", "0c"));
         assert!(found("edge").unwrap_err().message().ends_with("which one, 0b, 0c"));
         assert!(found("midle").unwrap_err().message().ends_with("did you mean `middle`?"));
+    }
+
+    #[test]
+    fn a_part_is_found_by_its_whole_name() {
+        let all = ["desk", "store"].map(|node| (format!("{node}/rail0"), rail(node, true)));
+        assert_eq!(one_of(&all, "store/rail0").map(|it| it.node.as_str()).unwrap(), "store");
+        let wrong = one_of(&all, "stor/rail0").map(|_| ()).unwrap_err();
+        let told = "there is no `stor/rail0` among the rails of the fabric; did you mean `store/rail0`?";
+        assert_eq!(wrong.message(), told);
+        let text = render_whole(&all[0].1);
+        assert!(text.contains("desk") && text.contains("10.0.0.1:7411"), "{text}");
     }
 
     #[test]

@@ -262,6 +262,36 @@ impl Row for DomainSlot {
     }
 }
 
+impl Whole for DomainSlot {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let Slot { name, slot, function, state, trouble } = &self.slot;
+        vec![
+            ("slot", name.clone()),
+            ("number", slot.to_string()),
+            ("node", self.node.clone()),
+            ("domain", self.domain.clone()),
+            ("function", or_nothing(function)),
+            ("state", or_nothing(state)),
+            ("trouble", or_nothing(trouble)),
+        ]
+    }
+}
+
+impl Whole for NodeRail {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let rail = &self.rail;
+        vec![
+            ("rail", rail.name.clone()),
+            ("number", rail.rail.to_string()),
+            ("node", self.node.clone()),
+            ("medium", rail.medium.clone()),
+            ("address", rail.address.clone()),
+            ("state", carrier(rail).to_owned()),
+            ("verdict", verdict(rail)),
+        ]
+    }
+}
+
 impl Row for NodeRail {
     const PLURAL: &'static str = "rails";
     const HEADING: &'static [&'static str] = &["NODE", "RAIL", "MEDIUM", "ADDRESS", "STATE", "VERDICT"];
