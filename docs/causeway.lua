@@ -11,11 +11,11 @@ local causeway = Proto("causeway", "Causeway")
 local ETHERTYPE = 0x88B5
 local VERSION = 1
 local HEADER_BYTES, TAG_BYTES, STATUS_BYTES, NODE_BYTES = 64, 16, 32, 20
-local SEALED, SHM, INFORMATION = 3, 4, 6
+local SEALED, SHM, INFORMATION, HELLO = 3, 4, 6, 7
 local DOMAIN_BITS = 18
 
 local KINDS = { [1] = "initiation", [2] = "response", [3] = "sealed", [4] = "shm", [5] = "cookie",
-    [6] = "information" }
+    [6] = "information", [7] = "hello" }
 local RECORDS = {
     [1] = "ack", [0x82] = "stream", [3] = "ping", [4] = "hello", [5] = "hello heard", [9] = "challenge",
     [10] = "challenge heard", [11] = "renew", [12] = "status", [0x8d] = "open", [0x8e] = "opened",
@@ -69,6 +69,7 @@ field("bytes", "handshake.message", "Message of the handshake")
 field("bytes", "handshake.mark", "Mark")
 field("bytes", "handshake.cookie_mark", "Mark made with a cookie")
 field("bytes", "cookie.nonce", "Nonce")
+field("bool", "hello.hears", "Something comes by this link")
 field("uint8", "information.form", "Form")
 field("uint8", "information.role", "Role", base.DEC, { [0] = "node", [1] = "switch" })
 field("uint16", "information.interval", "Seconds until the next one")
@@ -569,6 +570,9 @@ function causeway.dissector(tvb, pinfo, root)
         end
     elseif kind == INFORMATION then
         add_information(tree, tvb)
+        tree:add(fields["tag"], tvb(len - TAG_BYTES, TAG_BYTES))
+    elseif kind == HELLO and len > HEADER_BYTES + TAG_BYTES then
+        tree:add(fields["hello.hears"], tvb(HEADER_BYTES, 1))
         tree:add(fields["tag"], tvb(len - TAG_BYTES, TAG_BYTES))
     elseif KINDS[kind] then
         add_handshake(tree, tvb, kind)

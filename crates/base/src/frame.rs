@@ -30,7 +30,7 @@ pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
 pub const MAX_FRAME: usize = 65_507;
 /// The kind of a frame by which a node tells all others what it is: switches pass it on to each.
 pub const INFORMATION: u8 = 6;
-/// The kind of a frame by which a switch tells another one that it is there, and whether that is heard: for nobody else.
+/// The kind of a frame by which a switch tells another one whether it is heard: for nobody else.
 pub const HELLO: u8 = 7;
 /// Switches that a frame may pass.
 const HOPS: u8 = 32;

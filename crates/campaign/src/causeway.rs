@@ -119,10 +119,11 @@ pub fn lend_command_without_ring(
     Ok(command)
 }
 
-/// Becomes the program of its arguments, for which io_uring_setup fails with EPERM: a seccomp filter, as containers have.
+/// Becomes the program of its arguments, for which io_uring_setup fails with EPERM: a filter, as containers have one.
 const WITHOUT_RING: &str = r#"
 import ctypes, os, struct, sys
-LOAD_NUMBER, IS_IO_URING_SETUP, ERROR, ALLOW = (0x20, 0, 0, 0), (0x15, 0, 1, 425), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)
+LOAD_NUMBER, IS_IO_URING_SETUP = (0x20, 0, 0, 0), (0x15, 0, 1, 425)
+ERROR, ALLOW = (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)
 steps = b"".join(struct.pack("HBBI", *step) for step in (LOAD_NUMBER, IS_IO_URING_SETUP, ERROR, ALLOW))
 class Program(ctypes.Structure):
     _fields_ = [("len", ctypes.c_ushort), ("steps", ctypes.c_char_p)]

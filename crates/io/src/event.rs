@@ -689,7 +689,7 @@ events! {
     => "what comes to {listen}, where this switch takes orders, is dropped and not answered, {count} so far; from \
         {from}: {words}"
 
-    /// A port is not heard, or the switch behind it hears nothing by that link, and the one that stands by for it is up.
+    /// A port is not heard, or hears nothing at its other end, and the one that stands by for it is up.
     Warning "switch-standby" SwitchStandby { port: String, standby: String }
     => "nothing comes by port {port}, or nothing arrives that leaves by it: port {standby} is used in its place"
 

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &QemuArgs) -> Result<(), Failure> {
         arguments.extend(qmp(&text(&absolute(path)?)?));
     }
     arguments.extend(devices(&sockets, args.libvirt));
-    // A node with a monitor sees to it as long as the machine has a device, and libvirt's QEMU may open no file of ours.
+    // A node with a monitor sees to it while the machine has a device, and libvirt's QEMU may open no file of ours.
     if args.qmp.is_none() && !args.libvirt {
         arguments.extend(stays(&sockets));
     }
@@ -133,8 +133,8 @@ fn qmp(path: &str) -> [String; 2] {
     ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", path.replace(',', ",,"))]
 }
 
-/// What makes QEMU refuse to save or migrate the machine (see [`crate::qmp`]): an image beside the first socket, since a
-/// command line has no descriptors.
+/// What makes QEMU refuse to save or migrate the machine (see [`crate::qmp`]): an image beside the first socket, since
+/// a command line has no descriptors.
 fn stays(sockets: &[String]) -> Vec<String> {
     let Some(socket) = sockets.first() else { return Vec::new() };
     let path = PathBuf::from(format!("{socket}{STAYS}"));
@@ -304,7 +304,10 @@ mod tests {
         let of = |socket: &Path| stays(&[text(socket).unwrap()]);
         for _ in 0..2 {
             let node: Value = serde_json::from_str(&of(&socket)[1]).unwrap();
-            assert_eq!((node["driver"].as_str(), node["file"]["filename"].as_str()), (Some("vdi"), image.to_str()));
+            assert_eq!(
+                (node["driver"].as_str(), node["file"]["filename"].as_str()),
+                (Some("vdi"), image.to_str())
+            );
             assert_eq!(std::fs::read(&image).unwrap(), empty_image());
         }
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");

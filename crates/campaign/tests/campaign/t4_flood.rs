@@ -19,7 +19,7 @@ const PATIENT: Duration = Duration::from_secs(200);
 const PER_SECOND: u64 = 10_000;
 /// Of so many messages of a flood one request at least is answered beside them: a machine that is busy with something
 /// else has fewer of both.
-const MESSAGES_PER_REQUEST: u64 = 100;
+const MESSAGES_PER_REQUEST: u64 = 500;
 const GROWTH_MAX_KIB: u64 = 4096;
 const REASONS: [&str; 4] = ["dropped_auth", "dropped_replay", "dropped_version", "dropped_malformed"];
 

@@ -46,7 +46,8 @@ fn a_machine_started_as_qemu_args_says_is_neither_saved_nor_migrated() {
     let mut command = world.left().command(binary().unwrap());
     command.arg("qemu-args").arg(&slot.socket).args(["-o", "json"]);
     let printed: Value = serde_json::from_str(&run(command).unwrap()).unwrap();
-    let arguments: Vec<&str> = printed["arguments"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let arguments: Vec<&str> =
+        printed["arguments"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     let [option, image] = arguments[arguments.len() - 2..] else { panic!("{arguments:?}") };
     let vm = Vm::builder(&kit).name("kept").argument(option).argument(image);
     let mut vm = vm.device(&slot.device("v1", "rp1").to_string()).start().unwrap();

@@ -176,9 +176,13 @@ fn w5_two_switches_with_two_links() {
     let before = [sent("link"), sent("spare")];
     load.wait_done(300, LONG).unwrap();
     let grown = [sent("link") - before[0], sent("spare") - before[1]];
-    assert!(grown[1] * 2 < grown[0], "more than hellos still leave by a link that carries nothing: {grown:?}");
+    assert!(
+        grown[1] * 2 < grown[0],
+        "more than hellos still leave by a link that carries nothing: {grown:?}"
+    );
     heal(two);
-    let told = "nothing comes by port link, or nothing arrives that leaves by it: port spare is used in its place";
+    let told =
+        "nothing comes by port link, or nothing arrives that leaves by it: port spare is used in its place";
     switches[0].wait_log(told, LONG, |line| line.contains(told)).unwrap();
     for round in 0..scale::kills(2) as usize {
         let (machine, name, text) = [(one, "one", &first), (two, "two", &second)][round % 2];

@@ -46,10 +46,17 @@ fn x1_more_slots_than_there_are_files_for_are_refused() {
     let file = machine.dir().join("node.toml");
     let slot = |at| format!("[[domains.slots]]\nname = \"s{at}\"\nsocket = \"s{at}.vfio\"\n");
     let slots: String = (0..3).map(slot).collect();
-    std::fs::write(&file, format!("name = \"a\"\n[[domains]]\nname = \"vm1\"\nkind = \"vm\"\n{slots}")).unwrap();
+    std::fs::write(&file, format!("name = \"a\"\n[[domains]]\nname = \"vm1\"\nkind = \"vm\"\n{slots}"))
+        .unwrap();
     let mut command = machine.command("prlimit");
     command.arg("--nofile=1024:1024").arg(binary().unwrap()).args(["node", "--config"]).arg(&file);
-    refused(machine, "few", command, 2, &["node.toml:11", "1024 files", "2 slots", "allow 1536", "ulimit -n"]);
+    refused(
+        machine,
+        "few",
+        command,
+        2,
+        &["node.toml:11", "1024 files", "2 slots", "allow 1536", "ulimit -n"],
+    );
 }
 
 #[test]

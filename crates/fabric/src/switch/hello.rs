@@ -1,8 +1,8 @@
 //! How two switches that two links join know a link that carries frames one way only: each says at both of its ports
 //! whether anything comes by them (RFC 5880 §6.1 has the like).
 //!
-//! A hello is the header of a frame that names no domain, one byte, and the tag, which is zeroes: nothing proves it. Who
-//! can send in the name of the other switch has a link left that carries frames, while the other one does, too.
+//! A hello is the header of a frame that names no domain, one byte, and the tag, which is zeroes: nothing proves it.
+//! Who can send in the name of the other switch has a link left that carries frames, while the other one does, too.
 
 use core::time::Duration;
 

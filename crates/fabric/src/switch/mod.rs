@@ -37,7 +37,9 @@ mod table;
 use core::time::Duration;
 
 use base::Instant;
-use base::frame::{HEADER_LEN, HELLO, INFORMATION, MAX_FRAME, OVERHEAD, Prefix, ROUTE, RawHeader, Route, VERSION};
+use base::frame::{
+    HEADER_LEN, HELLO, INFORMATION, MAX_FRAME, OVERHEAD, Prefix, ROUTE, RawHeader, Route, VERSION,
+};
 use base::ids::{DomainId, Group};
 use base::times::RAIL_VERDICT;
 use base::{Rule, RuleSet};
@@ -149,7 +151,8 @@ impl Switch {
             return Ok(Decision::Take);
         }
         if header.kind == HELLO {
-            let hears_us = hello::read(frame).filter(|_| header.names_no_domain()).ok_or(Reason::Malformed)?;
+            let hears_us =
+                hello::read(frame).filter(|_| header.names_no_domain()).ok_or(Reason::Malformed)?;
             let is_believed = self.rules.has(Rule::LeaveWhatIsNotHeard);
             self.ports[port.index()].hear_hello(now, hears_us || !is_believed);
             return Ok(Decision::Take);
@@ -226,8 +229,8 @@ impl Switch {
         })
     }
 
-    /// Whether a port is known to be up: its interface runs, and somebody behind it was heard lately and did not say that
-    /// nothing comes there.
+    /// Whether a port is known to be up: its interface runs, and somebody behind it was heard lately, and did not say
+    /// that nothing comes there.
     pub fn is_up(&self, now: Instant, port: PortId) -> bool {
         self.ports[port.index()].is_up(now)
     }

@@ -138,8 +138,8 @@ impl PortState {
 }
 
 /// Which of two ports that lead to the same is used: the first while it is known to be up, else the second if that is.
-/// While neither is, one that is known to carry nothing is not used; else they take turns, so that whoever is behind one
-/// of them is reached, and answers, and tells so.
+/// While neither is, one that is known to carry nothing is not used; else they take turns, so that whoever is behind
+/// one of them is reached, and answers, and tells so.
 pub(super) fn choose(now: Instant, ports: [(PortId, &PortState); 2]) -> PortId {
     let [(first, first_state), (second, second_state)] = ports;
     let prefer = |first_is_better: bool| if first_is_better { first } else { second };

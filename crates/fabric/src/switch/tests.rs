@@ -492,7 +492,9 @@ fn check(switch: &mut Switch, port: PortId, mut bytes: Vec<u8>) -> Result<(), Te
     let is_dropped = matches!(decision, Decision::Drop(_));
     prop_assert_eq!(count(switch), (received + 1, dropped + u64::from(is_dropped)));
     prop_assert!(
-        is_dropped || !ways.is_empty() || ([INFORMATION, HELLO].contains(&before[1]) && decision == Decision::Take)
+        is_dropped
+            || !ways.is_empty()
+            || ([INFORMATION, HELLO].contains(&before[1]) && decision == Decision::Take)
     );
     prop_assert!(!ways.contains(port) && ways.len() < switch.table().ports().count());
     let red = |port: PortId| port.index() < 4;

@@ -1,4 +1,5 @@
-//! Information frames, and hellos of switches, that come among what a card takes: on a rail that leads to a switch there is one socket.
+//! Information frames, and hellos of switches, that come among what a card takes: on a rail that leads to a switch there
+//! is one socket.
 
 use std::collections::VecDeque;
 
@@ -33,7 +34,8 @@ impl Heard {
         (from, gateway): (RailAddress, Option<RailAddress>),
         frame: &[u8],
     ) -> bool {
-        let kind = frame.get(1).copied().filter(|kind| gateway.is_some() && [HELLO, INFORMATION].contains(kind));
+        let kind =
+            frame.get(1).copied().filter(|kind| gateway.is_some() && [HELLO, INFORMATION].contains(kind));
         let Some(kind) = kind else { return false };
         // What switches say to each other is for nobody here.
         let is_kept = kind == INFORMATION

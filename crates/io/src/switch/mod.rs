@@ -311,7 +311,8 @@ impl Switch {
     /// Tells the switches at the other ends of links whether anything comes by them.
     fn say_hello(&mut self, at: Instant) {
         let Self { core, places, exits, waiting, has_hellos, .. } = self;
-        let hellos: Vec<_> = core.hellos(at).filter(|(port, _)| places[port.index()].peer.is_some()).collect();
+        let hellos: Vec<_> =
+            core.hellos(at).filter(|(port, _)| places[port.index()].peer.is_some()).collect();
         *has_hellos = !hellos.is_empty();
         hellos.iter().for_each(|(port, hello)| enqueue(core, exits, waiting, *port, hello));
     }

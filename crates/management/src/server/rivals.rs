@@ -25,8 +25,8 @@ pub(super) struct Rivals {
 }
 
 impl Rivals {
-    /// A connection from `before`, which was there `since`, is displaced by one from `after`. Returns what people should
-    /// hear of that.
+    /// A connection from `before`, which was there `since`, is displaced by one from `after`. Returns what people
+    /// should hear of that.
     pub(super) fn displaced(
         &mut self,
         now: Instant,

@@ -59,8 +59,8 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     if let Some(extra) = machines.get(fit) {
         let wanted = descriptors_for(machines.len());
         let what = format!(
-            "a process may open {descriptors} files here, which is enough for {fit} slots of virtual machines and not for \
-             {}: allow {wanted} (ulimit -n, or LimitNOFILE= in the unit)",
+            "a process may open {descriptors} files here, which is enough for {fit} slots of virtual machines and not \
+             for {}: allow {wanted} (ulimit -n, or LimitNOFILE= in the unit)",
             machines.len()
         );
         check.wrong(*extra, what);

@@ -233,8 +233,8 @@ impl DiskModel {
             let write = &mut writes[only];
             write.observed = Some(write.observed.unwrap_or(end).min(end));
         }
-        // Whatever was over before the read began, and was not returned, has been replaced: by a write that the power may
-        // take again, unless all that it may have been were answered.
+        // Whatever was over before the read began, and was not returned, has been replaced: by a write that the power
+        // may take again, unless all that it may have been were answered.
         let is_kept = self.keeps;
         let unanswered: Vec<usize> =
             fitting.into_iter().filter(|&index| !writes[index].was_answered()).collect();
