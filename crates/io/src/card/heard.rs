@@ -1,5 +1,5 @@
-//! Information frames, and hellos of switches, that come among what a card takes: on a rail that leads to a switch there
-//! is one socket.
+//! Information frames, and hellos of switches, that come among what a card takes: on a rail that leads to a switch
+//! there is one socket.
 
 use std::collections::VecDeque;
 
