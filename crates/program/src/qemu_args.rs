@@ -1,8 +1,8 @@
 //! What QEMU is to be started with so that a virtual machine has borrowed functions.
 
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -138,7 +138,7 @@ fn qmp(path: &str) -> [String; 2] {
 fn stays(sockets: &[String]) -> Vec<String> {
     let Some(socket) = sockets.first() else { return Vec::new() };
     let path = PathBuf::from(format!("{socket}{STAYS}"));
-    if let Err(error) = keep_image(&path) {
+    if let Err(error) = keep_image(&path, Path::new(socket)) {
         eprintln!(
             "causeway: nothing keeps the machine from being saved or migrated, after which its drive would be dead, \
              because the image for that, {}, cannot be made: {error}",
@@ -151,17 +151,18 @@ fn stays(sockets: &[String]) -> Vec<String> {
     vec!["-blockdev".to_owned(), node.to_string()]
 }
 
-/// Makes an image without content at `path`, where none is.
-fn keep_image(path: &Path) -> std::io::Result<()> {
-    let image = empty_image();
-    if std::fs::symlink_metadata(path).is_ok_and(|it| it.is_file()) && std::fs::read(path)? == image {
-        return Ok(());
-    }
+/// Puts an image without content at `path`, in place of what is there, for whom the socket is for.
+fn keep_image(path: &Path, socket: &Path) -> std::io::Result<()> {
     let mut beside = path.to_owned().into_os_string();
     beside.push(format!(".{:x}", std::process::id()));
     // Nobody else's file is written to, nor one that a link leads to.
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    let written = file.write_all(&image).and_then(|()| std::fs::rename(&beside, path));
+    if let Ok(like) = std::fs::symlink_metadata(socket) {
+        // Without rights to give it away it is for who runs QEMU as we do.
+        let _ = std::os::unix::fs::fchown(&file, Some(like.uid()), Some(like.gid()));
+        file.set_permissions(Permissions::from_mode(like.mode() & 0o660 | 0o600))?;
+    }
+    let written = file.write_all(&empty_image()).and_then(|()| std::fs::rename(&beside, path));
     if written.is_err() {
         // What cannot be removed is a kilobyte.
         let _ = std::fs::remove_file(&beside);
@@ -169,11 +170,16 @@ fn keep_image(path: &Path) -> std::io::Result<()> {
     written
 }
 
-/// Whether a process has the image of [`stays`] open: QEMU that was started by these arguments.
+/// Whether a process has the image of [`stays`] open: QEMU that was started by these arguments. One that may not be
+/// looked at has not.
 pub(crate) fn has_image(pid: i32) -> bool {
     let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     let paths = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
-    paths.into_iter().any(|path| path.as_os_str().as_encoded_bytes().ends_with(STAYS.as_bytes()))
+    paths.into_iter().any(|path| {
+        let path = path.as_os_str().as_encoded_bytes();
+        // Another machine's arguments may have put another one there since.
+        path.strip_suffix(b" (deleted)").unwrap_or(path).ends_with(STAYS.as_bytes())
+    })
 }
 
 /// A root port and a device for each socket.
@@ -294,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_that_keeps_a_machine_is_made_once_and_over_no_link() {
+    fn the_image_that_keeps_a_machine_is_made_over_no_link_and_for_whom_the_socket_is() {
         let folder = std::env::temp_dir().join(format!("stays-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (socket, other) = (folder.join("a.sock"), folder.join("other"));
@@ -313,6 +319,11 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");
         assert!(!has_image(std::process::id() as i32));
         let open = std::fs::File::open(&image).unwrap();
+        assert!(has_image(std::process::id() as i32));
+        std::fs::write(&socket, "").unwrap();
+        std::fs::set_permissions(&socket, Permissions::from_mode(0o660)).unwrap();
+        of(&socket);
+        assert_eq!(std::fs::metadata(&image).unwrap().mode() & 0o777, 0o660);
         assert!(has_image(std::process::id() as i32));
         drop(open);
         // Where it cannot be made the machine starts all the same.

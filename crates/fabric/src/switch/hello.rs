@@ -1,8 +1,9 @@
 //! How two switches that two links join know a link that carries frames one way only: each says at both of its ports
 //! whether anything comes by them (RFC 5880 §6.1 has the like).
 //!
-//! A hello is the header of a frame that names no domain, one byte, and the tag, which is zeroes: nothing proves it.
-//! Who can send in the name of the other switch has a link left that carries frames, while the other one does, too.
+//! A hello is the header of a frame that names no domain, one byte, and the tag, which is zeroes: nothing proves it. A
+//! word that nothing comes is heeded only where none says otherwise: who can send in the name of the other switch, but
+//! not keep back what that says, changes nothing.
 
 use core::time::Duration;
 
@@ -19,24 +20,44 @@ pub const HELLO_EVERY: Duration = HEARTBEAT;
 // One that is lost makes no port seem down.
 const _: () = assert!(2 * HELLO_EVERY.as_nanos() < RAIL_VERDICT.as_nanos());
 
-/// What is said at a port that was heard lately, or was not.
-pub(super) fn write(fabric: u32, group: Group, is_heard: bool) -> [u8; HELLO_LEN] {
-    let mut frame = [0; HELLO_LEN];
-    let raw = RawHeader {
-        version: VERSION,
-        kind: HELLO,
-        route: Route::START.byte(),
-        fabric: fabric.into(),
-        group: group.0.into(),
-        ..FromBytes::read_from_bytes(&[0; HEADER_LEN][..]).expect("a header of zeroes")
-    };
-    frame[..HEADER_LEN].copy_from_slice(raw.as_bytes());
-    frame[HEADER_LEN] = u8::from(is_heard);
-    frame
+/// How long a word that something comes counts for more than one that nothing does.
+pub(super) const REFUTED: Duration = Duration::from_millis(250);
+/// At a port that is none of a pair somebody is told for so long after he asked, or was heard.
+pub(super) const ANSWERED: Duration = Duration::from_secs(60);
+
+// Two that are lost in a row refute nothing.
+const _: () =
+    assert!(2 * HELLO_EVERY.as_nanos() < REFUTED.as_nanos() && REFUTED.as_nanos() < RAIL_VERDICT.as_nanos());
+
+/// What a switch says at a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Hello {
+    /// Something has come by that port lately.
+    pub(super) hears: bool,
+    /// The port is one of a pair, and whoever is behind it is to say hello, too.
+    pub(super) asks: bool,
 }
 
-/// Whether its sender hears us; `None`: it is no hello.
-pub(super) fn read(frame: &[u8]) -> Option<bool> {
-    let said = (frame.len() == HELLO_LEN).then(|| frame[HEADER_LEN])?;
-    (said <= 1).then_some(said == 1)
+impl Hello {
+    /// As a frame.
+    pub(super) fn write(self, fabric: u32, group: Group) -> [u8; HELLO_LEN] {
+        let mut frame = [0; HELLO_LEN];
+        let raw = RawHeader {
+            version: VERSION,
+            kind: HELLO,
+            route: Route::START.byte(),
+            fabric: fabric.into(),
+            group: group.0.into(),
+            ..FromBytes::read_from_bytes(&[0; HEADER_LEN][..]).expect("a header of zeroes")
+        };
+        frame[..HEADER_LEN].copy_from_slice(raw.as_bytes());
+        frame[HEADER_LEN] = u8::from(self.hears) | u8::from(self.asks) << 1;
+        frame
+    }
+
+    /// The same the other way; `None`: it is no hello.
+    pub(super) fn read(frame: &[u8]) -> Option<Self> {
+        let said = (frame.len() == HELLO_LEN).then(|| frame[HEADER_LEN])?;
+        (said <= 3).then_some(Self { hears: said & 1 == 1, asks: said & 2 == 2 })
+    }
 }

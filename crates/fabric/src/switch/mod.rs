@@ -7,7 +7,7 @@
 //!
 //! For each frame, in this order, whatever it is dropped for being counted at the port where it came:
 //!
-//! 1. It has a header of our version and fabric.
+//! 1. It has a header of our version and fabric. A [hello] is taken.
 //! 2. Its group is one of the port's partition.
 //! 3. Its source lies behind the port: the range of the source leads back to where the frame came in. So nobody can
 //!    speak for others, and frames that go round a loop are dropped by the first switch that knows better.
@@ -19,8 +19,8 @@
 //! port takes [`INFORMATION_BURST`] of them at once, and then one each [`INFORMATION_EVERY`]. One whose source is no
 //! domain either is what another switch says of itself: it is for whoever it was sent to, and goes no further.
 //!
-//! At the ports of a pair it says [ten times a second](hello) whether anything comes by them, and at any other port by
-//! which it was ever told so: so a link that carries frames one way only is left at both ends.
+//! At the ports of a pair it says [ten times a second](hello) whether anything comes by them, and at any other port
+//! where it is asked: so a link that carries frames one way only is left at both ends.
 //!
 //! So no more frames leave than come, but for these and for multicast: at most one for each other port of the
 //! partition. Of multicast a port takes [`MULTICAST_BURST`] frames at once, and then one each [`MULTICAST_EVERY`]: who
@@ -46,6 +46,7 @@ use base::{Rule, RuleSet};
 use zerocopy::FromBytes;
 
 pub use counters::{PortCounters, Reason};
+use hello::Hello;
 pub use hello::{HELLO_EVERY, HELLO_LEN};
 pub use ownership::{Change, EPOCH_STRIDE, OwnedPartition, Owner, Ownership, OwnershipError};
 use ports::PortState;
@@ -143,18 +144,18 @@ impl Switch {
 
     fn decide(&mut self, now: Instant, port: PortId, frame: &mut [u8]) -> Result<Decision, Reason> {
         let header = Header::read(frame, self.table.fabric())?;
+        // Of whatever group it is, it goes no further.
+        if header.kind == HELLO {
+            let said = Hello::read(frame).filter(|_| header.names_no_domain()).ok_or(Reason::Malformed)?;
+            let is_believed = self.table.is_of_pair(port) && self.rules.has(Rule::LeaveWhatIsNotHeard);
+            self.ports[port.index()].hear_hello(now, Hello { hears: said.hears || !is_believed, ..said });
+            return Ok(Decision::Take);
+        }
         let partition = self.table.partition_of(port);
         if !partition.groups.contains(header.group) {
             return Err(Reason::ForeignGroup);
         }
         if header.kind == INFORMATION && header.names_no_domain() {
-            return Ok(Decision::Take);
-        }
-        if header.kind == HELLO {
-            let hears_us =
-                hello::read(frame).filter(|_| header.names_no_domain()).ok_or(Reason::Malformed)?;
-            let is_believed = self.rules.has(Rule::LeaveWhatIsNotHeard);
-            self.ports[port.index()].hear_hello(now, hears_us || !is_believed);
             return Ok(Decision::Take);
         }
         let home = match partition.find(header.source) {
@@ -188,9 +189,12 @@ impl Switch {
 
     /// What becomes of a frame for all others of the partition that has come in by `port`, from behind `home`.
     fn flood(&mut self, now: Instant, port: PortId, home: PortId) -> Result<Decision, Reason> {
-        // It comes by both, or round a circle of pairs: one of them is enough.
-        if self.way(now, home) != port {
-            return Err(Reason::Duplicate);
+        // It comes by both, or round a circle of pairs: one of them is enough, and what leaves there may take the other.
+        if let Some(standby) = self.table.standby_of(home) {
+            let heard = [home, standby].into_iter().find(|it| self.ports[it.index()].is_heard(now));
+            if heard.unwrap_or_else(|| self.way(now, home)) != port {
+                return Err(Reason::Duplicate);
+            }
         }
         if !self.ports[port.index()].information.take(now) {
             return Err(Reason::TooOften);
@@ -217,16 +221,19 @@ impl Switch {
 
     /// What is to be said each [`HELLO_EVERY`]: by which port, and the frame.
     pub fn hellos(&mut self, now: Instant) -> impl Iterator<Item = (PortId, [u8; HELLO_LEN])> {
-        let Self { table, ports, begun, .. } = self;
         // Who has just begun was not there to hear anything.
-        let is_new = now.since(*begun.get_or_insert(now)) < RAIL_VERDICT;
-        let table = &*table;
+        let is_new = now.since(*self.begun.get_or_insert(now)) < RAIL_VERDICT;
+        let (table, ports) = (&self.table, &self.ports);
         table.ports().filter_map(move |(port, ..)| {
-            let state = &ports[port.index()];
-            let is_heard = is_new || state.carries(now);
-            let group = table.first_group(port).filter(|_| state.says_hello || table.is_of_pair(port))?;
-            Some((port, hello::write(table.fabric(), group, is_heard)))
+            let (state, asks) = (&ports[port.index()], table.is_of_pair(port));
+            let group = table.first_group(port).filter(|_| asks || state.is_asked(now))?;
+            Some((port, Hello { hears: is_new || state.carries(now), asks }.write(table.fabric(), group)))
         })
+    }
+
+    /// Somebody else is behind a port from now on: what is known of who was there is forgotten.
+    pub fn forget_peer(&mut self, port: PortId) {
+        self.ports[port.index()].forget_peer();
     }
 
     /// Whether a port is known to be up: its interface runs, and somebody behind it was heard lately, and did not say

@@ -1,8 +1,11 @@
 //! Ports, sets of them, and which of two is used.
 
+use core::time::Duration;
+
 use base::times::RAIL_VERDICT;
 use base::{Bucket, Instant};
 
+use super::hello::{ANSWERED, Hello, REFUTED};
 use super::{
     INFORMATION_BURST, INFORMATION_EVERY, MAX_PORTS, MULTICAST_BURST, MULTICAST_EVERY, PortCounters,
 };
@@ -78,10 +81,12 @@ pub(super) struct PortState {
     heard: Option<Instant>,
     /// When anything has come by it last.
     arrived: Option<Instant>,
-    /// When somebody behind it last said whether anything comes there, and what.
-    hello: Option<(Instant, bool)>,
-    /// Somebody there says hello, and is told the same.
-    pub(super) says_hello: bool,
+    /// When the switch behind it last said that something comes there,
+    hears: Option<Instant>,
+    /// and that nothing does.
+    is_deaf: Option<Instant>,
+    /// When it last asked to be told the same.
+    asked: Option<Instant>,
     /// Its interface does not run.
     pub(super) is_down: bool,
     /// How many information frames it takes.
@@ -98,8 +103,9 @@ impl PortState {
             counters: PortCounters::default(),
             heard: None,
             arrived: None,
-            hello: None,
-            says_hello: false,
+            hears: None,
+            is_deaf: None,
+            asked: None,
             is_down: false,
             information,
             multicast,
@@ -112,18 +118,30 @@ impl PortState {
     }
 
     /// The switch there says whether anything comes to it by this link.
-    pub(super) fn hear_hello(&mut self, now: Instant, hears_us: bool) {
-        (self.arrived, self.hello, self.says_hello) = (Some(now), Some((now, hears_us)), true);
+    pub(super) fn hear_hello(&mut self, now: Instant, said: Hello) {
+        self.arrived = Some(now);
+        *(if said.hears { &mut self.hears } else { &mut self.is_deaf }) = Some(now);
+        self.asked = if said.asks { Some(now) } else { self.asked };
+    }
+
+    /// Another one is behind it.
+    pub(super) fn forget_peer(&mut self) {
+        (self.heard, self.arrived, self.hears, self.is_deaf, self.asked) = (None, None, None, None, None);
     }
 
     /// Something has come by it lately.
     pub(super) fn carries(&self, now: Instant) -> bool {
-        self.arrived.is_some_and(|arrived| now.since(arrived) < RAIL_VERDICT)
+        is_within(RAIL_VERDICT, self.arrived, now)
+    }
+
+    /// Somebody asked there to be told hello, and is there still.
+    pub(super) fn is_asked(&self, now: Instant) -> bool {
+        self.asked.is_some() && [self.asked, self.heard].iter().any(|at| is_within(ANSWERED, *at, now))
     }
 
     /// The switch there has not said lately that nothing comes to it by this link.
     fn hears_us(&self, now: Instant) -> bool {
-        self.hello.is_none_or(|(at, hears_us)| hears_us || now.since(at) >= RAIL_VERDICT)
+        !is_within(RAIL_VERDICT, self.is_deaf, now) || is_within(REFUTED, self.hears, now)
     }
 
     /// As far as is known its interface runs.
@@ -131,10 +149,18 @@ impl PortState {
         !self.is_down
     }
 
-    pub(super) fn is_up(&self, now: Instant) -> bool {
-        let is_heard = self.heard.is_some_and(|heard| now.since(heard) < RAIL_VERDICT);
-        is_heard && self.runs(now) && self.hears_us(now)
+    /// A frame of who is behind it has come lately.
+    pub(super) fn is_heard(&self, now: Instant) -> bool {
+        is_within(RAIL_VERDICT, self.heard, now) && self.runs(now)
     }
+
+    pub(super) fn is_up(&self, now: Instant) -> bool {
+        self.is_heard(now) && self.hears_us(now)
+    }
+}
+
+fn is_within(time: Duration, at: Option<Instant>, now: Instant) -> bool {
+    at.is_some_and(|at| now.since(at) < time)
 }
 
 /// Which of two ports that lead to the same is used: the first while it is known to be up, else the second if that is.
@@ -144,9 +170,12 @@ pub(super) fn choose(now: Instant, ports: [(PortId, &PortState); 2]) -> PortId {
     let [(first, first_state), (second, second_state)] = ports;
     let prefer = |first_is_better: bool| if first_is_better { first } else { second };
     let of_both = |is: fn(&PortState, Instant) -> bool| [is(first_state, now), is(second_state, now)];
-    // The most telling first.
-    let known = [PortState::is_up, PortState::runs, PortState::hears_us, PortState::carries].map(of_both);
-    for [is_first, is_second] in known {
+    // The most telling first. Where only one says hello, that tells nothing of the other.
+    let (up, runs, hears_us) =
+        (of_both(PortState::is_up), of_both(PortState::runs), of_both(PortState::hears_us));
+    let both_ask = first_state.asked.is_some() && second_state.asked.is_some();
+    let carries = if both_ask { of_both(PortState::carries) } else { [true; 2] };
+    for [is_first, is_second] in [up, runs, hears_us, carries] {
         if is_first != is_second {
             return prefer(is_first);
         }

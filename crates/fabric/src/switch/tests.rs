@@ -90,6 +90,9 @@ impl Script {
                 if let Some(kind) = words.get("kind") {
                     frame[1] = kind.parse().unwrap();
                 }
+                if let Some(body) = words.get("body") {
+                    frame[HEADER_LEN] = body.parse().unwrap();
+                }
                 if words.has(2, "wide") {
                     frame[11] = 1;
                 }
@@ -252,7 +255,7 @@ impl Script {
             said.extend(switch.hellos(self.now).map(|(port, hello)| ((name.clone(), port), hello)));
         }
         for (here, hello) in said {
-            let is_heard = hello[HEADER_LEN] == 1;
+            let is_heard = hello[HEADER_LEN] & 1 == 1;
             writeln!(text, "{} hears: {is_heard}", self.name(&here.0, here.1)).unwrap();
             if let Some((name, port)) = self.far(&here).filter(|_| !self.cuts.contains(&here)) {
                 let mut hello = hello;

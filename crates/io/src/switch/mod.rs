@@ -396,7 +396,11 @@ impl Switch {
     /// # Panics
     /// If there is no such port.
     pub fn set_peer(&mut self, port: usize, peer: RailAddress) {
-        self.places[port].peer = Some(peer);
+        if self.places[port].peer.replace(peer) != Some(peer)
+            && let Some(port) = PortId::new(port)
+        {
+            self.core.forget_peer(port);
+        }
         self.exits[port].max_frame = Some(usize::MAX);
         let door = self.places[port].door;
         let all = self.core.table().ports().map(|(port, ..)| port).zip(&self.places);

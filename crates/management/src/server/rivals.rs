@@ -37,11 +37,11 @@ impl Rivals {
             self.turns = 0;
             return None;
         }
-        self.turns = self.turns.saturating_add(1);
+        let is_in_a_row = self.last.replace(now).is_some_and(|last| now.duration_since(last) < ALARM);
+        self.turns = if is_in_a_row { self.turns.saturating_add(1) } else { 1 };
         if self.turns < TURNS {
             return None;
         }
-        self.last = Some(now);
         let from = if before == after { after.to_string() } else { format!("{before} and {after}") };
         self.text = format!(
             "it connects from {from} again and again while it is connected: two programs have its key, as when a state \
@@ -56,7 +56,8 @@ impl Rivals {
 
     /// The same, while it goes on.
     pub(super) fn alarm(&self, now: Instant) -> Option<&str> {
-        self.last.is_some_and(|last| now.duration_since(last) < ALARM).then_some(self.text.as_str())
+        let goes_on = self.last.is_some_and(|last| now.duration_since(last) < ALARM);
+        (goes_on && self.turns >= TURNS).then_some(self.text.as_str())
     }
 }
 
@@ -97,6 +98,12 @@ mod tests {
                 assert_eq!(rivals.displaced(now + after, (own, now), own), None);
                 now += after;
             }
+        }
+        assert_eq!(rivals.alarm(now), None);
+        // Nor who does so once an hour, because its network forgets connections.
+        for _ in 0..20 {
+            assert_eq!(rivals.displaced(now + SECOND, (own, now), own), None);
+            now += 60 * ALARM;
         }
         assert_eq!(rivals.alarm(now), None);
     }
