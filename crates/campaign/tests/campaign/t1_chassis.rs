@@ -14,7 +14,7 @@ use base::Impairment;
 use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
 use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::load::{Load, Model};
-use campaign::process::{Process, poll_until, run};
+use campaign::process::{Process, poll_until};
 use campaign::relay::detour::Detour;
 use campaign::world::{Machine, Mesh};
 use campaign::{gate, scale};

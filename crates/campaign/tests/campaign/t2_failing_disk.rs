@@ -116,7 +116,9 @@ fn last_writes(agent: u32) -> LastWrites {
 /// One function's write is lost, the other one's flush is told, and the first one flushes.
 #[test]
 fn t2_an_error_that_another_function_was_told_is_not_forgotten() {
-    ["ring", "threads"].map(an_error_is_not_forgotten);
+    for io in ["ring", "threads"] {
+        an_error_is_not_forgotten(io);
+    }
 }
 
 fn an_error_is_not_forgotten(io: &'static str) {
@@ -140,7 +142,9 @@ fn an_error_is_not_forgotten(io: &'static str) {
 /// on the disk.
 #[test]
 fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
-    ["ring", "threads"].map(no_flush_lies);
+    for io in ["ring", "threads"] {
+        no_flush_lies(io);
+    }
 }
 
 fn no_flush_lies(io: &'static str) {
@@ -167,7 +171,9 @@ fn no_flush_lies(io: &'static str) {
 /// that.
 #[test]
 fn t2_what_only_a_card_was_told_is_known_to_the_next_life() {
-    ["ring", "threads"].map(what_a_card_was_told_is_known);
+    for io in ["ring", "threads"] {
+        what_a_card_was_told_is_known(io);
+    }
 }
 
 fn what_a_card_was_told_is_known(io: &'static str) {
