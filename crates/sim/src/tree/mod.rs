@@ -453,8 +453,8 @@ impl World {
         };
         let wire = &mut rail.wires[cable];
         match random.below(10) {
-            0..3 => wire.is_cut = [true; 2],
-            3 => wire.is_cut[pick(random, 2)] = true,
+            0..2 => wire.is_cut = [true; 2],
+            2..4 => wire.is_cut[pick(random, 2)] = true,
             4 => wire.lost_per_mille = 1 + random.below(400),
             5 => wire.delay_us = 20 + random.below(20_000),
             6 => {
