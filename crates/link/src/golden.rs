@@ -5,9 +5,11 @@
 
 use core::time::Duration;
 
+use base::Instant;
 use base::ids::{
     CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, NodeId, RailId, StreamId,
 };
+use fabric::switch::{PortSpec, Switch, Table, TableSpec};
 use pcie::{
     Attributes, Bdf, Completion, CompletionStatus, ConfigKind, ConfigRequest, Header as TlpHeader,
     MemoryRequest, Message, MessageCode, MessageRouting, Tag,
@@ -200,6 +202,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("information", information::write(&information::tests::announcer(), &information::tests::items()).0),
         ("notice", notice_to_all()),
         ("switch", information_of_a_switch()),
+        ("hello", hello_of_a_switch()),
     ]
 }
 
@@ -213,6 +216,20 @@ fn notice_to_all() -> Vec<u8> {
 fn information_of_a_switch() -> Vec<u8> {
     let announcer = Announcer { role: Role::Switch, ..information::tests::announcer() };
     information::write(&announcer, &[Item::Port([0x6c; _]), Item::Port([0x6d; _])]).0
+}
+
+/// What a switch says by two links that lead to the same.
+fn hello_of_a_switch() -> Vec<u8> {
+    let port = |name: &str, is_default, standby_for| PortSpec {
+        name: name.to_owned(),
+        ranges: Vec::new(),
+        is_default,
+        standby_for,
+    };
+    let ports = vec![port("link", true, None), port("spare", false, Some(0))];
+    let table = Table::new(TableSpec { ports, ..TableSpec::default() }).expect("a pair can be");
+    let mut switch = Switch::new(table);
+    switch.hellos(Instant::ZERO).next().expect("it says hello by both").1.to_vec()
 }
 
 /// As they stand in the file, before the fields.
