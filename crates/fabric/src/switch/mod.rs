@@ -189,7 +189,7 @@ impl Switch {
 
     /// What becomes of a frame for all others of the partition that has come in by `port`, from behind `home`.
     fn flood(&mut self, now: Instant, port: PortId, home: PortId) -> Result<Decision, Reason> {
-        // It comes by both, or round a circle of pairs: one of them is enough, and what leaves there may take the other.
+        // It comes by both, or round a circle of pairs: one is enough, and what leaves there may take the other.
         if let Some(standby) = self.table.standby_of(home) {
             let heard = [home, standby].into_iter().find(|it| self.ports[it.index()].is_heard(now));
             if heard.unwrap_or_else(|| self.way(now, home)) != port {
