@@ -360,7 +360,8 @@ impl<'w> Watch<'w> {
                 let sender = &flow.port.sender;
                 let waits = flow.state() == State::Open && !sender.is_empty();
                 let news = sender.committed();
-                let round_trip = card.channel_of(loan).and_then(Channel::round_trip).unwrap_or_default();
+                let round_trip =
+                    card.channel_of(loan).and_then(Channel::longest_round_trip).unwrap_or_default();
                 let round_trip = round_trip.as_nanos() as u64;
                 let liveness = &mut self.ends[node].loans[loan].liveness;
                 let verdict = liveness.check(scene.now, unheard, waits, news, round_trip);

@@ -77,8 +77,9 @@ impl Liveness {
 
     /// Before each event. `unheard`: the peer does not know this card, though it could. `waits`: something lies past
     /// committed, or lacks credit. `news`: how far the peer has committed; when that grows, and when a wait begins, the
-    /// next probe is not backed off. `round_trip`: what the card takes for one. It may be long where acknowledgements
-    /// were lost, though no frame was late; longer than heartbeats are apart it is not for that.
+    /// next probe is not backed off. `round_trip`: what the card takes for one, on the slowest path that it
+    /// waits for. It may be long where acknowledgements were lost, though no frame was late; longer than heartbeats are
+    /// apart it is not for that.
     pub(crate) fn check(
         &mut self,
         now: u64,

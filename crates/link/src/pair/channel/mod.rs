@@ -666,9 +666,10 @@ impl<'m> Channel<'m> {
         self.handshake.last_heard
     }
 
-    /// The smoothed round trip of the path that is taken, once there was one.
-    pub fn round_trip(&self) -> Option<Duration> {
-        self.paths.best_round_trip()
+    /// The smoothed round trip of the slowest path on which something is under way, or would be: who waits for news
+    /// waits by it. `None` as long as there was none.
+    pub fn longest_round_trip(&self) -> Option<Duration> {
+        self.paths.longest_round_trip()
     }
 
     /// When this card began to listen.
