@@ -171,7 +171,7 @@ events! {
 
     /// It may.
     Info "machine-perhaps-restored" MachinePerhapsRestored {}
-    => "the kernel had more events than it could keep for this node, and one may have said that this machine was \
+    => "the kernel has said more than it could keep for this node, and it may have said that this machine was \
         restored from a snapshot: the keys of all loans are renewed, which does no harm"
 
     /// Clients of edges wait.

@@ -32,6 +32,7 @@ mod tools;
 mod vm_attach;
 mod vm_database;
 mod vm_demo;
+mod vm_generation;
 mod vm_guests;
 mod vm_hostile;
 mod vm_libvirt;

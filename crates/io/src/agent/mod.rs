@@ -362,7 +362,7 @@ pub struct Agent {
     neighbours: Neighbours,
     captures: Kept,
     waiter: Waiter,
-    vm_generation: Option<VmGeneration>,
+    vm_generation: VmGeneration,
     carriers: Carriers,
     /// The machine was restored while this agent lived, or may have been: no card goes on with the keys of the one
     /// before.
@@ -520,7 +520,7 @@ impl Agent {
                 token::STANDBY => self.lose_standby(),
                 token::CARRIERS => self.look_at_carriers(),
                 token::VM_GENERATION => {
-                    let news = self.vm_generation.as_ref().map_or(News::None, VmGeneration::news);
+                    let news = self.vm_generation.news();
                     match news {
                         News::None => continue,
                         News::Missed => Event::MachinePerhapsRestored {}.say(),
@@ -841,13 +841,17 @@ fn is_present(loans: &[LoanSpec], place: usize, life: u64) -> bool {
 }
 
 /// Hears of it when the machine is restored from a snapshot, where that is permitted.
-fn watch_vm_generation(waiter: &Waiter) -> Option<VmGeneration> {
-    let listening = VmGeneration::listen().and_then(|listening| {
-        waiter.register(listening.as_fd(), token::VM_GENERATION, Interest::READ)?;
-        Ok(listening)
-    });
-    let refused = |error| debug!("keys are not renewed when a snapshot of this machine is restored: {error}");
-    listening.map_err(refused).ok()
+fn watch_vm_generation(waiter: &Waiter) -> VmGeneration {
+    let listening = VmGeneration::listen();
+    for (what, error) in listening.deaf() {
+        debug!("that a snapshot of this machine is restored is not heard from the kernel's {what}: {error}");
+    }
+    for fd in listening.fds() {
+        if let Err(error) = waiter.register(fd, token::VM_GENERATION, Interest::READ) {
+            debug!("keys may not be renewed when a snapshot of this machine is restored: {error}");
+        }
+    }
+    listening
 }
 
 /// Hears of interfaces that come up and go down, where that is permitted.
