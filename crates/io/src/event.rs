@@ -174,6 +174,12 @@ events! {
     => "the kernel has said more than it could keep for this node, and it may have said that this machine was \
         restored from a snapshot: the keys of all loans are renewed, which does no harm"
 
+    /// Nobody would say so.
+    Warning "restoration-unheard" RestorationUnheard { error: String }
+    => "the log of the kernel cannot be read, so this node would not hear it if this machine were restored from a \
+        snapshot, and would go on with keys that another copy uses: give it CAP_SYSLOG, or end it before a snapshot is \
+        restored"
+
     /// Clients of edges wait.
     Warning "clients-waiting" ClientsWaiting { error: String, again_in_s: f64 } => "clients cannot be accepted for now"
 

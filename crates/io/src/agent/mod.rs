@@ -496,7 +496,9 @@ impl Agent {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let told = (!self.wants.is_empty() || self.failure.is_some()).then(Instant::now);
         let own = [self.next_of_life(), self.accept_at, told];
-        let times = own.into_iter().chain([self.images.look_at(), self.neighbours.poll_timeout()]);
+        let others =
+            [self.images.look_at(), self.neighbours.poll_timeout(), self.vm_generation.poll_timeout()];
+        let times = own.into_iter().chain(others);
         times.flatten().min()
     }
 
@@ -519,15 +521,7 @@ impl Agent {
                 token::MESSAGES => self.take_messages(&mut events),
                 token::STANDBY => self.lose_standby(),
                 token::CARRIERS => self.look_at_carriers(),
-                token::VM_GENERATION => {
-                    let news = self.vm_generation.news();
-                    match news {
-                        News::None => continue,
-                        News::Missed => Event::MachinePerhapsRestored {}.say(),
-                        News::Restored => Event::MachineRestored {}.say(),
-                    }
-                    self.renew_keys(news == News::Restored)?;
-                }
+                token::VM_GENERATION => self.hear_of_restorations()?,
                 what if what >= token::NEIGHBOURS => {
                     let context = context(&self.spec, &self.waiter, &self.mapping);
                     self.neighbours.handle_ready(what, context);
@@ -547,6 +541,9 @@ impl Agent {
             clients::listen(&self.spec.loans, &self.waiter)?;
             self.slots.listen(&self.spec.loans, &self.waiter)?;
         }
+        if self.vm_generation.poll_timeout().is_some_and(|at| at <= Instant::now()) {
+            self.hear_of_restorations()?;
+        }
         let context = context(&self.spec, &self.waiter, &self.mapping);
         self.neighbours.handle_timeout(Instant::now(), context);
         self.tell_neighbours();
@@ -555,6 +552,16 @@ impl Agent {
         self.advance_life()?;
         events.append(&mut self.wants);
         Ok(events)
+    }
+
+    fn hear_of_restorations(&mut self) -> io::Result<()> {
+        let news = self.vm_generation.news(Instant::now());
+        match news {
+            News::None => return Ok(()),
+            News::Missed => Event::MachinePerhapsRestored {}.say(),
+            News::Restored => Event::MachineRestored {}.say(),
+        }
+        self.renew_keys(news == News::Restored)
     }
 
     /// Tells the card of whom it shares memory with now. One that is not there is followed by one that is told
@@ -845,6 +852,9 @@ fn watch_vm_generation(waiter: &Waiter) -> VmGeneration {
     let listening = VmGeneration::listen();
     for (what, error) in listening.deaf() {
         debug!("that a snapshot of this machine is restored is not heard from the kernel's {what}: {error}");
+    }
+    if let Some(error) = listening.unheard() {
+        Event::RestorationUnheard { error: error.to_string() }.say();
     }
     for fd in listening.fds() {
         if let Err(error) = waiter.register(fd, token::VM_GENERATION, Interest::READ) {
