@@ -29,8 +29,8 @@ pub struct Verdict {
 ///   prefer paths of equal ids. The others are not.
 /// - Else the rail is dead that somebody finds dead.
 ///
-/// A verdict is told once. Nothing of this is kept: nodes that connect say all of it anew, and without a manager they
-/// tell each other.
+/// A verdict is told once to each connection of a node. Nothing of this is kept: nodes that connect say all of it anew,
+/// and without a manager they tell each other.
 #[derive(Debug, Default)]
 pub(super) struct Rails {
     /// Who finds each of them dead, and why.
@@ -41,6 +41,8 @@ pub(super) struct Rails {
     /// Those of `dead` that were not told.
     untold: BTreeSet<Key>,
     told_at: Option<Instant>,
+    /// Nodes that have connected since the others were told what is told.
+    newcomers: BTreeSet<NodeId>,
 }
 
 impl Rails {
@@ -158,7 +160,7 @@ impl Rails {
     /// When there is something to be told.
     pub(super) fn timeout(&self) -> Option<Instant> {
         let at = self.told_at.map_or(Instant::ZERO, |at| at + RAILS_TOLD_EVERY);
-        (!self.untold.is_empty()).then_some(at)
+        (!self.untold.is_empty() || !self.newcomers.is_empty()).then_some(at)
     }
 
     fn take_untold(&mut self, now: Instant) -> Vec<DeadRail> {
@@ -176,6 +178,20 @@ impl Rails {
             told.push(DeadRail { node: key.0, rail: key.1, cause: verdict.cause });
         }
         told
+    }
+
+    /// Nodes that have connected since, and what the others were told.
+    fn take_newcomers(&mut self, now: Instant) -> (BTreeSet<NodeId>, Vec<DeadRail>) {
+        if self.newcomers.is_empty() || self.timeout().is_none_or(|at| now < at) {
+            return <_>::default();
+        }
+        self.told_at = Some(now);
+        (core::mem::take(&mut self.newcomers), self.told().take(RAILS_TOLD_MAX).collect())
+    }
+
+    fn told(&self) -> impl Iterator<Item = DeadRail> {
+        let told = self.dead.iter().filter(|(_, verdict)| verdict.is_told);
+        told.map(|((node, rail), it)| DeadRail { node: *node, rail: *rail, cause: it.cause })
     }
 
     /// Who finds a rail dead, or whom its node finds dead by it.
@@ -222,21 +238,29 @@ impl Manager {
         back.into_iter().for_each(|(node, rail)| self.event(Event::RailBack { node, rail }));
     }
 
-    /// All that are heard, but for those that have said the same.
+    /// A node has connected and said what it finds dead: it is to know what the others were told.
+    pub(super) fn greet_with_rails(&mut self, node: NodeId) {
+        if self.rails.told().next().is_some() {
+            self.rails.newcomers.insert(node);
+        }
+    }
+
+    /// What is new is told to all that are heard; then those that have connected are told what the others were, of which
+    /// [`RAILS_TOLD_MAX`] is enough: they look at their rails themselves. Nobody is told what it has said.
     pub(super) fn tell_rails(&mut self, now: Instant) -> Option<Effect> {
         let rails = self.rails.take_untold(now);
-        if rails.is_empty() {
-            return None;
-        }
         for rail in &rails {
             let by = self.rails.accusers((rail.node, rail.rail));
             self.event(Event::RailDead { rail: *rail, by });
         }
+        let (newcomers, rails) =
+            if rails.is_empty() { self.rails.take_newcomers(now) } else { (BTreeSet::new(), rails) };
         let by = &self.rails.by;
         let says =
             |node: &NodeId, it: &DeadRail| by.get(node).is_some_and(|all| all.contains(&(it.node, it.rail)));
         let heard = self.contacts.iter().filter(|(_, contact)| contact.is_reachable).map(|(node, _)| *node);
-        let nodes: Vec<NodeId> = heard.filter(|node| !rails.iter().all(|rail| says(node, rail))).collect();
+        let asked = heard.filter(|node| newcomers.is_empty() || newcomers.contains(node));
+        let nodes: Vec<NodeId> = asked.filter(|node| !rails.iter().all(|rail| says(node, rail))).collect();
         (!nodes.is_empty()).then_some(Effect::TellRails { nodes, rails })
     }
 }

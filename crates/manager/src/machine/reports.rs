@@ -74,8 +74,11 @@ impl Manager {
                 self.hear_issued(node, identity.issued);
                 self.hear_rails(now.wall, node, rails);
                 if let Some(contact) = self.contacts.get_mut(&node) {
-                    contact.has_promised = true;
+                    let is_newcomer = !core::mem::replace(&mut contact.has_promised, true);
                     contact.has_kept(*presets);
+                    if is_newcomer {
+                        self.greet_with_rails(node);
+                    }
                 }
                 let judge = Judge::new(&self.state, node, self.state.clamp(now.wall));
                 let verdict = judge.with_slots(self.memories.slots()).inventory(functions, made.as_ref());

@@ -428,6 +428,26 @@ fn a_dead_rail_is_told_once_to_all_but_those_who_said_so() {
     assert_eq!(rig.manager.dead_rails().count(), 0, "of nobody any more");
 }
 
+/// It would never hear of it: the others were told before it was there.
+#[test]
+fn who_connects_is_told_what_the_others_were() {
+    let mut rig = rig_of_four();
+    rig.manager.handle_silent(node_id(4));
+    rig.say(2, Said::Rails(vec![dead(1, 1)]));
+    assert_eq!(rails_told(&rig.all()), [(vec![node_id(1), node_id(3)], vec![dead(1, 1)])]);
+    rig.hear(4, &[]);
+    assert_eq!(rails_told(&rig.all()), [], "it waits as any other news does");
+    rig.go(100);
+    assert_eq!(rails_told(&rig.all()), [(vec![node_id(4)], vec![dead(1, 1)])]);
+    assert_eq!(rails_told(&rig.all()), []);
+    // What it has said itself it knows, and a rail that is back is none.
+    rig.say(2, Said::Rails(vec![]));
+    rig.manager.handle_silent(node_id(4));
+    rig.hear(4, &[]);
+    rig.go(200);
+    assert_eq!(rails_told(&rig.all()), []);
+}
+
 #[test]
 fn whose_rail_is_dead_follows_from_what_all_say() {
     let mut rig = rig_of_four();
