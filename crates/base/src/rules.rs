@@ -125,11 +125,13 @@ pub enum Rule {
     LetLeave,
     /// Who is to lose a managed function by force loses it at once.
     ForceOut,
+    /// What a guest asks of a function that is silent is refused at once.
+    RefuseWhileSilent,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 58] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -187,6 +189,7 @@ impl Rule {
         Self::AssignedOnly,
         Self::LetLeave,
         Self::ForceOut,
+        Self::RefuseWhileSilent,
     ];
 }
 

@@ -1,9 +1,11 @@
 //! Runs seeds: `seeds FIRST COUNT [guests|rests] [trace] [RULE]`, of these only those with guests, or with one that
 //! rests, without that rule, `seeds canaries FIRST MAX`, or of fleets `seeds fleet FIRST COUNT [trace] [RULE]`, of
 //! crowds `seeds crowd FIRST COUNT [trace]`, of managed fleets `seeds managed FIRST COUNT [trace] [RULE]`, of worlds
-//! with a rogue `seeds rogue FIRST COUNT [RULE]`, or of trees of switches `seeds tree FIRST COUNT [trace] [RULE]`.
+//! with a rogue `seeds rogue FIRST COUNT [RULE]`, or a liar `seeds liars FIRST COUNT`, or of trees of switches
+//! `seeds tree FIRST COUNT [trace] [RULE]`.
 
 use sim::fleet::{Fleet, run_crowd, run_fleet, run_managed};
+use sim::liars::run_liar;
 use sim::tree::{Tree, run_tree};
 use sim::{Failure, Options};
 
@@ -37,6 +39,9 @@ fn main() {
     if said("rogue") {
         return run_rogues(number(1, 0), number(2, 100), &options);
     }
+    if said("liars") {
+        return run_liars(number(1, 0), number(2, 100));
+    }
     if said("tree") {
         return run_trees(number(1, 0), number(2, 100), &options);
     }
@@ -67,6 +72,20 @@ fn main() {
     for (count, mark) in seen.iter().zip(sim::Mark::ALL) {
         println!("{:>8} {}", count, mark.name());
     }
+}
+
+fn run_liars(first: u64, count: u64) {
+    let (mut failures, mut told, mut verified) = (0, 0, 0);
+    for seed in first..first + count {
+        match run_liar(seed, 300) {
+            Ok((_, lies)) => (told, verified) = (told + lies.told, verified + lies.verified),
+            Err(failure) => {
+                println!("liars {}: {}: {}", failure.seed, failure.checker, failure.what);
+                failures += 1;
+            }
+        }
+    }
+    println!("{count} worlds, {failures} failures, {told} lies, {verified} blocks verified");
 }
 
 fn run_fleets(run: fn(u64, &Options) -> Result<Fleet, Failure>, first: u64, count: u64, options: &Options) {

@@ -45,7 +45,8 @@ fn canary(rule: Rule, first_seed: u64, max_seeds: u64) -> Canary {
     let options = Options { rules: RuleSet::ALL.without(rule), ..Options::default() };
     let name = format!("{rule:?}");
     // What only guests can notice is looked for where there are any.
-    let is_there = |seed: &u64| rule != Rule::TakeFromGuest || has_guests(*seed);
+    let is_of_guests = matches!(rule, Rule::TakeFromGuest | Rule::RefuseWhileSilent);
+    let is_there = |seed: &u64| !is_of_guests || has_guests(*seed);
     for (tried, seed) in (1..=max_seeds).zip((first_seed..).filter(is_there)) {
         if let Err(failure) = run_world(rule, seed, &options) {
             return Canary { name, found: true, seeds_needed: tried, checker: Some(failure.checker) };

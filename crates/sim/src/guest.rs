@@ -333,6 +333,11 @@ impl Guest {
         self.machine.calm();
     }
 
+    /// Whether one of its processors waits for a register, and for nothing else before that.
+    pub(crate) fn waits_for_register(&self) -> bool {
+        matches!(self.phase, Phase::Disable | Phase::Enable) && self.waiting.len() == 1
+    }
+
     pub(crate) fn machine(&self) -> &Machine {
         &self.machine
     }

@@ -173,7 +173,7 @@ impl World<'_> {
             if node != LENDER {
                 self.clients.tell(stage, node, loan);
             }
-            self.guests.iter().for_each(|guests| guests.tell(stage, Slot { node, loan }));
+            self.guests.iter_mut().for_each(|guests| guests.tell(stage, Slot { node, loan }));
         }
         stage.drive_agent(node);
         true

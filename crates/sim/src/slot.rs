@@ -36,6 +36,8 @@ struct SlotSocket {
     descriptors: u32,
     /// When its machine is to try again to start.
     tries_at: u64,
+    /// When the card had the last bytes, where the function had left something unanswered by then.
+    asked_in_silence: Option<u64>,
     /// The guest is about to lose its drive, which is another one: the life of the lender's machine that the slot has
     /// met.
     unplugging: Option<u64>,
@@ -65,6 +67,10 @@ const UNDISPUTED: u64 = 3_000_000;
 pub fn has_guests(seed: u64) -> bool {
     Chance::Guests.of(seed).chance(150)
 }
+
+/// What is answered by then was answered at once, in nanoseconds: what is posted to a silent function may hold back what
+/// is behind it for a tenth of a second.
+const AT_ONCE: u64 = 500_000_000;
 
 impl<'w> Guests<'w> {
     pub(crate) fn new(
@@ -207,13 +213,15 @@ impl<'w> Guests<'w> {
     }
 
     /// The agent tells a new card of a slot.
-    pub(crate) fn tell(&self, stage: &mut Stage<'w>, slot: Slot) {
+    pub(crate) fn tell(&mut self, stage: &mut Stage<'w>, slot: Slot) {
         let (Some(at), Slot { node, loan }) = (self.at(slot), slot) else { return };
         if let (Some(card), Some(memory)) = (stage.nodes[node].card.as_mut(), self.memory(node)) {
             card.set_guest_memory(memory);
         }
         let idle = stage.nodes[node].card.as_ref().is_none_or(|card| card.slot_is_idle(loan));
-        let socket = &self.sockets[at];
+        let socket = &mut self.sockets[at];
+        // The time without a card does not count.
+        socket.asked_in_silence = socket.asked_in_silence.and(Some(stage.clock.now));
         let mail = socket.mail.clone().filter(|_| socket.connected && !idle);
         let moved = socket.connected.then_some([socket.received, socket.sent]);
         let lives = stage.act(node, |card, now| card.slot_resume(now, loan, moved));
@@ -295,7 +303,20 @@ impl<'w> Guests<'w> {
         self.sockets[at].received += len as u64;
         let received = self.sockets[at].received;
         stage.wake_soon(node);
+        // From then on it has its answer at once.
+        let is_silent = is_silent(stage, node, loan);
+        self.sockets[at].asked_in_silence = is_silent.then_some(stage.clock.now);
         !stage.dies_here(node) && stage.act(node, |card, now| card.slot_received(now, loan, received))
+    }
+
+    /// A processor that has asked for a register of a silent function has its answer at once.
+    fn judge_patience(&self, stage: &mut Stage<'w>, at: usize) {
+        let (Slot { node, loan }, asked) = (self.guests[at].slot(), self.sockets[at].asked_in_silence);
+        let is_long = asked.is_some_and(|asked| stage.clock.now > asked + AT_ONCE);
+        if is_long && self.guests[at].waits_for_register() && is_silent(stage, node, loan) {
+            let what = format!("the guest of node {node}, loan {loan} waits for a function that is silent");
+            stage.report.fail(names::LIVENESS, what);
+        }
     }
 
     fn take_message(&mut self, stage: &mut Stage<'w>, at: usize, len: usize) -> bool {
@@ -326,6 +347,7 @@ impl<'w> Guests<'w> {
         }
         stage.report.judge(names::COMMIT_BEFORE_SEND, stage.nodes[node].check_commit());
         let mut bytes = read(&spans[..count]);
+        self.judge_patience(stage, at);
         bytes.truncate(stage.random.portion(bytes.len()));
         if let Err((checker, what)) = self.guests[at].receive(stage.clock.now, &bytes, &memory) {
             stage.report.fail(checker, what);
@@ -496,4 +518,10 @@ fn close_released(stage: &mut Stage<'_>, Slot { node, loan }: Slot) -> bool {
         }
     }
     true
+}
+
+/// Whether the function of a slot has left a request unanswered.
+fn is_silent(stage: &Stage<'_>, node: usize, loan: usize) -> bool {
+    let slot = stage.nodes[node].card.as_ref().and_then(|card| card.slot(loan));
+    slot.and_then(BorrowedSlot::session).is_some_and(|session| session.presence.is_silent())
 }

@@ -1,7 +1,7 @@
 //! Whether the function is there and answers, and what its client may take for an answer of it meanwhile.
 
 use base::ledger::{Cell, Code, Journal, Layout};
-use base::{Instant, coded};
+use base::{Instant, Rule, coded};
 use spec::vfio_user::{Errno, RegionIndex};
 use zerocopy::FromBytes;
 
@@ -120,7 +120,8 @@ impl<'m> Presence<'m> {
 
     /// Why a command for the function that the client waits for is not even queued, if so.
     pub(super) fn refusal(&self, now: Instant) -> Option<Errno> {
-        self.posted_refusal(now).or_else(|| self.is_silent().then_some(Errno::ETIMEDOUT))
+        let refuses = self.is_silent() && self.journal.rule(Rule::RefuseWhileSilent);
+        self.posted_refusal(now).or_else(|| refuses.then_some(Errno::ETIMEDOUT))
     }
 
     /// The client reads all-ones of a region, because the function is silent.

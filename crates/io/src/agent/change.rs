@@ -227,8 +227,8 @@ impl Agent {
         self.images.is_syncing(drive)
     }
 
-    /// Lends a drive no more, of which nobody has any function: its loans are vacant. [`Agent::take_withdrawn`] tells
-    /// when no card has the drive any more.
+    /// Lends a drive no more, of which nobody has any function, as is durable ([`Agent::is_keeping`]): its loans are
+    /// vacant. [`Agent::take_withdrawn`] tells when no card has the drive any more.
     pub fn withdraw(&mut self, drive: usize) {
         let Some(spec) = self.spec.drives.get_mut(drive).and_then(Option::take) else { return };
         let seen = self.images.go(drive);
@@ -361,7 +361,7 @@ impl Agent {
 }
 
 /// Where functions of a drive are lent.
-fn loans_of(loans: &[LoanSpec], drive: usize) -> Vec<usize> {
+pub(super) fn loans_of(loans: &[LoanSpec], drive: usize) -> Vec<usize> {
     let lends = |loan: &LoanSpec| loan.lent().is_some_and(|lent| lent.drive == drive);
     (0..loans.len()).filter(|at| lends(&loans[*at])).collect()
 }

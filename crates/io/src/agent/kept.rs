@@ -3,6 +3,7 @@
 use base::ids::{Incarnation, NodeId};
 use node::{Tenancy, Whereabouts};
 
+use super::change::loans_of;
 use super::{Agent, AgentEvent};
 use crate::card::now;
 use crate::messages::ToLoan;
@@ -42,6 +43,11 @@ impl Agent {
     pub fn incarnation_raised(&mut self, loan: usize, incarnation: u64) {
         self.core.handle_incarnation_raised(loan, incarnation);
         self.follow();
+    }
+
+    /// Whether it is not durable yet who uses a function of a drive: it is not to be withdrawn.
+    pub fn is_keeping(&self, drive: usize) -> bool {
+        loans_of(&self.spec.loans, drive).into_iter().any(|loan| self.core.is_keeping(loan))
     }
 
     /// The node ends: these tenancies, by loan, are to be written now, or never.

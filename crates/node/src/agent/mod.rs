@@ -251,6 +251,12 @@ impl Agent {
         self.holders.forget(node);
     }
 
+    /// Whether it is not durable yet who uses a function. Its drive is not withdrawn meanwhile: whoever has just given
+    /// it back would have it again by what the next one to lend it knows.
+    pub fn is_keeping(&self, loan: usize) -> bool {
+        self.tenants.has_unsaved(loan)
+    }
+
     /// The node ends: what is not durable is to be written now, or never.
     pub fn take_unsaved(&mut self) -> Vec<(usize, Tenancy)> {
         self.tenants.take_unsaved()

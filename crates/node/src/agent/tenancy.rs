@@ -134,6 +134,10 @@ impl Tenants {
         self.loans.remove(&loan);
     }
 
+    pub(super) fn has_unsaved(&self, loan: usize) -> bool {
+        self.loans.get(&loan).is_some_and(|lent| lent.wanted.or(lent.writing).is_some())
+    }
+
     pub(super) fn take_unsaved(&mut self) -> Vec<(usize, Tenancy)> {
         let loans = core::mem::take(&mut self.loans).into_iter();
         loans.filter_map(|(loan, lent)| Some((loan, lent.wanted.or(lent.writing)?))).collect()

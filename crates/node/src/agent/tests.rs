@@ -225,6 +225,24 @@ fn a_tenancy_is_durable_before_its_card_is_told() {
     assert_eq!(play.effects(), []);
 }
 
+/// A drive that were withdrawn meanwhile would be kept for who has given it back.
+#[test]
+fn it_is_known_that_a_tenancy_is_not_durable_yet() {
+    let (mut play, tenancy) = (serving(), held());
+    assert!(!play.agent.is_keeping(0));
+    play.agent.handle_tenant(play.now, 0, tenancy);
+    assert!(play.agent.is_keeping(0) && !play.agent.is_keeping(1));
+    play.agent.handle_tenancy_stored(play.now, 0, Err("no space".to_owned()));
+    assert!(play.agent.is_keeping(0));
+    play.now += ms(1000);
+    play.agent.handle_timeout(play.now);
+    play.agent.handle_tenant(play.now, 0, tenancy.given_back());
+    play.agent.handle_tenancy_stored(play.now, 0, Ok(()));
+    assert!(play.agent.is_keeping(0), "that it was given back is not");
+    play.agent.handle_tenancy_stored(play.now, 0, Ok(()));
+    assert!(!play.agent.is_keeping(0));
+}
+
 #[test]
 fn what_changes_while_it_is_written_is_written_behind() {
     let (mut play, tenancy) = (serving(), held());

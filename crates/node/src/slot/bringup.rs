@@ -237,8 +237,8 @@ impl<'m> BorrowedSlot<'m> {
         match self.take_next() {
             Next::Nothing => return false,
             Next::Access(access) => {
-                // All requests of a stage are of configuration space, which needs no address; `can_program` has found
-                // room.
+                // All requests of a stage are of configuration space (`take_next`), which needs no address and is
+                // aligned; `can_program` has found room.
                 requests::issue(now, port, (window, self.reach.function()), access)
                     .expect("configuration space can be reached");
             }

@@ -5,11 +5,10 @@
 //! there, and waits, too.
 
 use base::Instant;
-use node::agent::Effect;
 use node::{Card, DriveConfig};
 
+use super::World;
 use super::function::{BLOCK, BLOCKS};
-use super::{Event, World};
 use crate::checkers::names;
 
 /// Whether a function is lent.
@@ -28,7 +27,10 @@ impl World<'_> {
     pub(super) fn change_lending(&mut self) {
         let function = self.random.index(self.functions.len());
         let this = &self.functions[function];
+        let is_keeping = self.members[this.lender].node.agent.is_keeping(this.place);
         match this.lending {
+            // It waits until it is durable who has it.
+            Lending::Here if is_keeping => {}
             Lending::Here if this.claim.is_none() && !this.tenancy.is_held => self.withdraw(function),
             Lending::Here if self.random.chance(300) => self.withdraw_from_user(function),
             Lending::Here | Lending::Going => {}
@@ -60,14 +62,6 @@ impl World<'_> {
         self.note("withdrawn", node);
         self.functions[function].lending = Lending::Going;
         self.fleet.withdrawn += 1;
-        // What is not durable of it is not wanted any more.
-        let is_of_it = |event: &Event| match event {
-            Event::Performed(at, _, effect) => {
-                matches!(**effect, Effect::StoreTenancy { loan, .. } if *at == node && loan == place)
-            }
-            _ => false,
-        };
-        self.clock.retain(|event| !is_of_it(event));
         self.members[node].node.agent.handle_withdrawn(place, [place]);
         self.drive_agent(node);
         self.service(node);

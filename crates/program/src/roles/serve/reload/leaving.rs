@@ -104,9 +104,10 @@ impl Leaving {
         match &self.what {
             What::Device(device) => {
                 let drive = node.drive_of(device)?;
+                let kept = || node.agent.is_keeping(drive).then(|| keeping(node));
                 let disk =
                     || node.agent.is_syncing(drive).then(|| "its disk to keep what was written".to_owned());
-                node.holder(drive).or_else(disk)
+                node.holder(drive).or_else(kept).or_else(disk)
             }
             What::Loan { place, told_at: None, .. } => node.machine(*place),
             What::Slots { places, .. } => {
@@ -122,6 +123,11 @@ impl Leaving {
             }
         }
     }
+}
+
+/// What is to be done where it cannot be written who has given something back.
+fn keeping(node: &Node) -> String {
+    format!("the state directory {} to keep who had it", node.state.path().display())
 }
 
 impl Node {
@@ -251,7 +257,7 @@ impl Node {
         match &mut leaving.what {
             What::Device(device) => {
                 let drive = self.drive_of(device)?;
-                if !self.agent.sync_beside(drive) {
+                if self.agent.is_keeping(drive) || !self.agent.sync_beside(drive) {
                     return Some(leaving);
                 }
                 self.agent.withdraw(drive);
