@@ -180,12 +180,24 @@ impl World<'_> {
         self.fleet.attached += u64::from(told);
     }
 
+    /// A program ends in order and writes which functions were given back. Of one that is killed before, who had one
+    /// has it for the hold time, longer than a run.
+    fn end_in_order(&mut self, node: usize) {
+        let this = &mut self.members[node];
+        for (loan, tenancy) in this.node.agent.take_unsaved() {
+            if !tenancy.is_held {
+                self.functions[this.lent.start + loan].tenancy = tenancy;
+            }
+        }
+    }
+
     /// The node's program ends, and with it the ledger. Another one begins: what was borrowed is in its configuration.
     pub(super) fn reboot(&mut self, node: usize) {
         self.note("reboot", node);
         self.fleet.reboots += 1;
         // The next one waits for the locks of the images, that is for the disk.
         self.drain(node);
+        self.end_in_order(node);
         let this = &mut self.members[node];
         this.node.card = None;
         this.node.wake.stop();
