@@ -14,7 +14,7 @@ TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 BINARY := $(TARGET_DIR)/release/causeway
 DOC_DIR = $(DESTDIR)$(PREFIX)/share/doc/causeway
 
-# The long campaign of `make soak`: about an hour on 2 cores, times SOAK_SCALE (0.1, 8, ...).
+# The long campaign of `make soak`: some hours on 2 cores, times SOAK_SCALE (0.1, 8, ...).
 SOAK_SCALE ?= 1
 SOAK_FIRST_SEED ?= 1
 
@@ -39,7 +39,7 @@ demo: build ## borrow a drive through loss, cut and slow links, killed cards, sw
 	$(BINARY) demo $(ARGS)
 
 # The program under test is the release build; the tests themselves keep debug assertions and overflow checks.
-test: deps build ## all tests, whatever fails; what failed is listed at the end
+test: deps build ## all tests, whatever fails; the files with failures are listed at the end
 	$(TESTS) --workspace --no-fail-fast
 
 # What a target cannot do without: $(call needs,NAME,EXAMPLE).
@@ -57,7 +57,7 @@ guest: build ## one test with guests in QEMU (TEST=vm_slots, or a part of a test
 profile: ## where the time of a bench case goes: perf and a flame graph (CASE=native-4k-read-qd32)
 	$(call needs,CASE,native-4k-read-qd32)CARGO="$(CARGO)" scripts/profile.sh $(CASE) $(TARGET_DIR)/profile
 
-soak: deps build ## the same campaigns with long counts, about an hour (SOAK_SCALE, SOAK_FIRST_SEED)
+soak: deps build ## the same campaigns with long counts, some hours (SOAK_SCALE, SOAK_FIRST_SEED)
 	CAUSEWAY_BIN=$(BINARY) CARGO="$(CARGO)" SOAK_SCALE=$(SOAK_SCALE) CAUSEWAY_FIRST_SEED=$(SOAK_FIRST_SEED) \
 		scripts/soak.sh $(TARGET_DIR)/soak
 

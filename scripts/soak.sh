@@ -1,6 +1,6 @@
 #!/bin/bash
-# The long campaign: the tests of whole programs with long counts, the simulator over many seeds, the canaries. About an
-# hour on 2 cores, times SOAK_SCALE.
+# The long campaign: the tests of whole programs with long counts, the simulator over many seeds, the canaries. Some
+# hours on 2 cores, times SOAK_SCALE.
 # Usage: soak.sh REPORT_DIR. Writes REPORT_DIR/report.txt (commit, machine, seeds, outcome) and the logs beside it.
 # Tests report by printing "soak: " and what they have to say; that is copied into the report.
 set -euo pipefail

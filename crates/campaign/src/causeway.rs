@@ -263,7 +263,7 @@ fn borrow_command_to(
 }
 
 /// Where the node `name` of a command line keeps its state.
-pub(crate) fn state_dir(machine: &Machine, name: &str) -> PathBuf {
+pub fn state_dir(machine: &Machine, name: &str) -> PathBuf {
     machine.dir().join("state").join(name)
 }
 

@@ -97,7 +97,7 @@ macro_rules! events {
 }
 
 /// How many of the same kind were not said since the last one that was.
-type Others = Option<NonZero<u64>>;
+pub(crate) type Others = Option<NonZero<u64>>;
 
 // The card.
 events! {
@@ -181,7 +181,7 @@ events! {
         restored"
 
     /// Clients of edges wait.
-    Warning "clients-waiting" ClientsWaiting { error: String, again_in_s: f64 } => "clients cannot be accepted for now"
+    Warning "clients-waiting" ClientsWaiting { error: String, again_in_s: f64, others: Others } => "clients cannot be accepted for now"
 
     /// Nobody hears of the node on a rail, and it of nobody.
     Warning "rail-unannounced" RailUnannounced { rail: String, error: String }
@@ -199,7 +199,7 @@ events! {
     Info "memory-parted" MemoryParted { node: String } => "no memory is shared with the neighbour any more"
 
     /// Neighbours wait.
-    Warning "neighbours-waiting" NeighboursWaiting { error: String, again_in_s: f64 }
+    Warning "neighbours-waiting" NeighboursWaiting { error: String, again_in_s: f64, others: Others }
     => "neighbours cannot be accepted for now"
 
     /// Somebody has called as this node, and has proven nothing.
@@ -289,7 +289,7 @@ events! {
     Info "media-cleared" MediaCleared { device: String } => "flushes of the drive may succeed again"
 
     /// What is to be durable of a drive is not.
-    Warning "drive-unkept" DriveUnkept { drive: String, error: String }
+    Warning "drive-unkept" DriveUnkept { drive: String, error: String, others: Others }
     => "the state of a drive cannot be kept: what has changed it fails"
 
     /// Nor is what became of it.
@@ -354,12 +354,12 @@ events! {
     } => "an access to what was not granted was denied"
 
     /// Who uses a function could not be made durable, so it waits.
-    Warning "tenancy-delayed" TenancyDelayed { function: String, node: String, again_in_s: f64 }
+    Warning "tenancy-delayed" TenancyDelayed { function: String, node: String, again_in_s: f64, others: Others }
         [what: &'static str, error: String]
     => "the function cannot be {what} yet: {error}"
 
     /// Where a node is that uses a function could not be made durable: the next life of this node might not find it.
-    Warning "holder-delayed" HolderDelayed { node: String, again_in_s: f64 } [error: String]
+    Warning "holder-delayed" HolderDelayed { node: String, again_in_s: f64, others: Others } [error: String]
     => "where a borrower is cannot be kept: {error}"
 
     /// At the end of the node it still could not.

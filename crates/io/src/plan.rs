@@ -92,16 +92,25 @@ pub(crate) struct DriveComing {
 /// The nodes that may have what a drive lends, likewise; `None`: all that have its line.
 pub(crate) type Allowed = Option<Box<[NodeId]>>;
 
-/// What of `wanted` this processor is good at: AEGIS without instructions for AES would be slow, and could be listened
-/// to by the time it takes.
+/// What of `wanted` this processor is good at.
 pub(crate) fn feasible(wanted: Protection) -> Protection {
-    #[cfg(target_arch = "x86_64")]
-    let has_aes = std::arch::is_x86_feature_detected!("aes");
-    #[cfg(target_arch = "aarch64")]
-    let has_aes = std::arch::is_aarch64_feature_detected!("aes");
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let has_aes = false;
+    feasible_with(wanted, has_aes())
+}
+
+/// What of `wanted` a processor is good at: AEGIS without instructions for AES would be slow, and could be listened to
+/// by the time it takes.
+fn feasible_with(wanted: Protection, has_aes: bool) -> Protection {
     if wanted == Protection::Aegis && !has_aes { Protection::Aes256Gcm } else { wanted }
+}
+
+/// Whether this processor has instructions for AES.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return false;
 }
 
 /// How a medium is driven.
@@ -405,5 +414,20 @@ mod tests {
         assert!(refused(|card| card.loans[0].group = Group(0)).contains("cannot be read"));
         assert!(refused(|card| card.domain = DomainId(1 << 18)).contains("cannot be read"));
         assert!(refused(|card| card.drives[0] = Some(DriveConfig::new(8, 513, 7))).contains("513"));
+    }
+
+    #[test]
+    fn only_a_processor_with_instructions_for_aes_gets_aegis() {
+        use Protection::{Aegis, Aes256Gcm, Insecure};
+        for (wanted, has_aes, gets) in [
+            (Aegis, true, Aegis),
+            (Aegis, false, Aes256Gcm),
+            (Aes256Gcm, true, Aes256Gcm),
+            (Aes256Gcm, false, Aes256Gcm),
+            (Insecure, true, Insecure),
+            (Insecure, false, Insecure),
+        ] {
+            assert_eq!(feasible_with(wanted, has_aes), gets, "{wanted:?} {has_aes}");
+        }
     }
 }

@@ -1,20 +1,44 @@
-//! Lines of the log that somebody outside can cause as often as he likes.
+//! Lines of the log that somebody outside can cause as often as he likes, or that are met again and again.
 
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 /// How often such a line is said at most.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The same of trouble that goes on by itself: at first, and in the end.
+const TROUBLE: Duration = Duration::from_secs(10);
+const TROUBLE_MAX: Duration = Duration::from_secs(600);
 
-/// One kind of line about one thing: the first is said, and then at most one a second, which tells how many others were
-/// not.
-#[derive(Debug, Default)]
+/// One kind of line about one thing: the first is said, and then at most one in a pause, which tells how many others
+/// were not.
+#[derive(Debug)]
 pub struct RateLimited {
     speak_at: Option<Instant>,
     unsaid: u64,
+    /// The first pause, and the longest.
+    pauses: [Duration; 2],
+    /// The present one.
+    pause: Duration,
+}
+
+impl Default for RateLimited {
+    /// At most one a second.
+    fn default() -> Self {
+        Self::with([PAUSE; 2])
+    }
 }
 
 impl RateLimited {
+    /// A line of trouble that is met again and again until somebody does something: the longer it goes on, the rarer it
+    /// is said, from once in ten seconds to once in ten minutes.
+    pub fn of_trouble() -> Self {
+        Self::with([TROUBLE, TROUBLE_MAX])
+    }
+
+    fn with(pauses: [Duration; 2]) -> Self {
+        Self { speak_at: None, unsaid: 0, pauses, pause: pauses[0] }
+    }
+
     /// Calls `speak` if the line is to be said, with the number of `others` since the last one, if there were any.
     pub fn say(&mut self, speak: impl FnOnce(Option<NonZero<u64>>)) {
         if let Some(others) = self.count(Instant::now()) {
@@ -34,7 +58,10 @@ impl RateLimited {
             self.unsaid += 1;
             return None;
         }
-        self.speak_at = Some(now + PAUSE);
+        let [first, longest] = self.pauses;
+        // What nobody wanted to say in a whole pause is over, and this is news.
+        self.pause = if self.unsaid > 0 { (self.pause * 2).min(longest) } else { first };
+        self.speak_at = Some(now + self.pause);
         Some(std::mem::take(&mut self.unsaid))
     }
 }
@@ -49,6 +76,20 @@ mod tests {
         let mut at = |ms| line.count(begin + Duration::from_millis(ms));
         assert_eq!([at(0), at(1), at(999), at(1000)], [Some(0), None, None, Some(2)]);
         assert_eq!([at(1001), at(9000), at(10_000)], [None, Some(1), Some(0)]);
+    }
+
+    #[test]
+    fn trouble_that_goes_on_is_said_more_and_more_rarely() {
+        let (mut line, begin) = (RateLimited::of_trouble(), Instant::now());
+        let mut said = Vec::new();
+        for second in 0..3600 {
+            said.extend(line.count(begin + Duration::from_secs(second)).map(|_| second));
+        }
+        assert_eq!(said, [0, 10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030]);
+        assert_eq!(line.count(begin + Duration::from_secs(4000)), Some(569), "how many others there were");
+        let later = begin + Duration::from_secs(9000);
+        assert_eq!(line.count(later), Some(0), "it was over");
+        assert_eq!(line.count(later + TROUBLE), Some(0), "and is news again");
     }
 
     #[test]

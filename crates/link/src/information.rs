@@ -233,6 +233,7 @@ pub fn read(frame: &[u8]) -> Option<(Announcer, Vec<Item>)> {
     if frame.len() > INFORMATION_MAX || header.fabric != 0 || header.destination.domain != DomainId(0) {
         return None;
     }
+    // A frame that `Header::parse` takes has a header and a tag.
     let (covered, given) = frame.split_at_checked(frame.len() - TAG_LEN)?;
     if tag(covered) != given {
         return None;

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId};
 use base::ledger::Layout;
+use base::times::{HOLD, SILENCE};
 use device::Limit;
 use link::pair::FunctionId;
-use link::{Entry, Lender, Name, NodeKey, Protection, RailMode, Secret, Tenancy};
+use link::{Entry, Holder, Lender, Name, NodeKey, Protection, RailMode, Secret, Tenancy};
 use serde::{Deserialize, Serialize};
 
 use crate::{Address, DriveConfig, MAX_RAILS, Whereabouts};
@@ -259,8 +260,30 @@ impl LendConfig {
 
     /// Whether a node may have it, or is to hear why not.
     pub fn may_have(&self, node: NodeId) -> bool {
-        let is_listed = self.allowed.as_deref().is_none_or(|allowed| allowed.contains(&node));
-        is_listed || self.entry.is_some_and(|entry| entry.concerns(node))
+        self.is_listed(node) || self.entry.is_some_and(|entry| entry.concerns(node))
+    }
+
+    /// How long this node, which has the function, may be silent and has it still, as the offer of the function decides
+    /// ([`link::pair::Offer`]). After that others may have it, or, where it has an entry, whom a manager gives it to.
+    pub fn patience(&self, holder: NodeId) -> Duration {
+        match self.entry.map(|entry| entry.holder) {
+            None if self.is_listed(holder) => HOLD,
+            Some(Holder::Leaving { from, .. }) => from.patience(),
+            Some(Holder::Assigned(to)) if to.node == holder => to.patience(),
+            None | Some(Holder::Assigned(_) | Holder::Nobody) => SILENCE,
+        }
+    }
+
+    /// Whether it is kept for this node, which has not given it back and has no stream of it: by the same rules.
+    pub fn is_kept_for(&self, node: NodeId) -> bool {
+        match self.entry {
+            None => self.is_listed(node),
+            Some(entry) => entry.assigned().is_some_and(|to| to.node == node),
+        }
+    }
+
+    fn is_listed(&self, node: NodeId) -> bool {
+        self.allowed.as_deref().is_none_or(|allowed| allowed.contains(&node))
     }
 
     /// The zone that its entry says; `None`: it says none.

@@ -39,6 +39,7 @@ mod vm_libvirt;
 mod vm_peer;
 mod vm_power;
 mod vm_removal;
+mod vm_replaced;
 mod vm_replug;
 mod vm_resets;
 mod vm_silence;

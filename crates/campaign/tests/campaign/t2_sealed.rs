@@ -1,9 +1,10 @@
 //! T2: what is on the wire. At least as much as the payload, and nothing of the payload readable in it; with
-//! `--insecure` the same search finds it, so that the search is known to find.
+//! `--insecure` the same search finds it, so that the search is known to find. And which cipher two nodes agree on.
 
 use campaign::capture;
-use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, status};
+use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, status};
 use campaign::load::connect;
+use campaign::process::poll_until;
 use campaign::scale;
 use campaign::world::{Direction, World, WorldConfig};
 use std::collections::HashSet;
@@ -68,4 +69,32 @@ fn t2_the_search_finds_what_was_not_sealed() {
     let (bytes, readable) = wire(&["--insecure"]);
     assert!(bytes.iter().all(|&bytes| bytes >= SIZE as u64), "{bytes:?}");
     assert!(readable > SIZE as u64, "{readable} pieces were found of what crossed the wire twice");
+}
+
+/// The cipher between a lender and a borrower with these arguments, as the borrower shows it, then the lender.
+fn ciphers(lender_has: &[&str], borrower_has: &[&str]) -> [String; 2] {
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let mut lender = Lender::start(world.right(), &["ram:8M"], lender_has).unwrap();
+    let mut borrower = Borrower::start(world.left(), &lender.lines[0], borrower_has).unwrap();
+    let shown = [(world.left(), "borrower"), (world.right(), "lender")].map(|(machine, name)| {
+        // What a status shows may be a moment older than what was agreed.
+        let agreed = poll_until(&format!("the cipher of {name}"), START_TIMEOUT, || {
+            Ok(status(machine, name)?["channels"][0]["cipher"].as_str().map(str::to_owned))
+        });
+        agreed.unwrap()
+    });
+    assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+    shown
+}
+
+#[test]
+fn t2_both_show_the_cipher_that_one_insists_on() {
+    let (gcm, insists) = ("aes-256-gcm", ["--cipher", "aes-256-gcm"]);
+    assert_eq!(ciphers(&insists, &[]), [gcm; 2]);
+    assert_eq!(ciphers(&[], &insists), [gcm; 2]);
+    // Asked by another way than the program does.
+    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let has_aes = processor.split_whitespace().any(|feature| feature == "aes");
+    assert_eq!(ciphers(&[], &[]), [if has_aes { "aegis-128x2" } else { gcm }; 2]);
 }

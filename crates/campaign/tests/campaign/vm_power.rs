@@ -20,7 +20,7 @@ fn start_lender(world: &World, disk: &LossyFs) -> Lender {
 }
 
 /// A node with a slot at a machine whose monitor it knows, and the function of `line` in it.
-fn start_node(world: &World, vm: &Vm, line: &str) -> Process {
+pub(crate) fn start_node(world: &World, vm: &Vm, line: &str) -> Process {
     let qmp = vm.second_qmp();
     let domain = Domain { name: "vm1", qmp: Some(&qmp), remove_after_s: 20, bus: "rp1" };
     let host = Host::start(world.left(), &[domain]).unwrap();
@@ -46,7 +46,8 @@ fn lose_power(world: &World, disk: &mut LossyFs, lender: &mut Lender, round: u32
 /// Writes that are answered and that nobody flushes.
 const UNFLUSHED: &str = "dd if=/dev/urandom of=/mnt/lost bs=64k count=16 oflag=direct";
 
-fn builder(kit: &guest::Kit, name: &str) -> guest::Builder {
+/// A machine whose driver finds out soon what it waits for in vain.
+pub(crate) fn builder(kit: &guest::Kit, name: &str) -> guest::Builder {
     let times = format!("nvme_core.io_timeout={DRIVER_S} nvme_core.admin_timeout={DRIVER_S}");
     Vm::builder(kit).name(name).kernel_arguments(&times)
 }

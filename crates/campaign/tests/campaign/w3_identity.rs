@@ -2,7 +2,7 @@
 //! identity, of which one is a copy of the other, are told apart: whoever lives keeps the drive.
 
 use crate::events;
-use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary, status};
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary, state_dir, status};
 use campaign::load::{Load, Model, connect};
 use campaign::process::{Process, poll_until, run};
 use campaign::world::{Machine, World, WorldConfig};
@@ -28,11 +28,6 @@ fn copy(from: &Path, to: &Path) {
     command.arg("-a").arg(from).arg(to);
     run(command).unwrap();
 }
-
-fn state(machine: &Machine, name: &str) -> PathBuf {
-    machine.dir().join("state").join(name)
-}
-
 /// Verified I/O goes on, and has gone on without an error.
 fn goes_on(load: &Load) {
     load.wait_done(300, LONG).unwrap();
@@ -99,7 +94,7 @@ fn w3_a_restarted_lender_keeps_its_drive_from_who_waits_for_it() {
 /// Prints what `causeway id` says of a node of this machine that is not running, and makes it one if it is none yet.
 fn id_of(machine: &Machine, name: &str) -> String {
     let mut command = machine.command(binary().unwrap());
-    command.args(["id", "--state-dir"]).arg(state(machine, name));
+    command.args(["id", "--state-dir"]).arg(state_dir(machine, name));
     run(command).unwrap().trim().to_owned()
 }
 
@@ -146,7 +141,7 @@ fn w4_a_copy_of_a_living_borrower_takes_nothing_from_it() {
     let load = Load::start(&first.socket, Model::new(0, 4 * MIB, 2), 8).unwrap();
     goes_on(&load);
     let mut seen = events::follow(world.right(), "lender");
-    copy(&state(world.left(), "first"), &state(world.right(), "first"));
+    copy(&state_dir(world.left(), "first"), &state_dir(world.right(), "first"));
     let copied = Borrower::begin(world.right(), "first", line, &[]).unwrap();
     is_refused(copied, "is a copy");
     are_named(&mut seen, &status(world.left(), "first").unwrap());
@@ -159,7 +154,7 @@ fn w4_a_borrower_with_an_older_state_folder_gets_its_drive() {
     let (world, image) = world();
     let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
     let line = &lender.lines[0];
-    let folder = state(world.left(), "first");
+    let folder = state_dir(world.left(), "first");
     let saved = world.left().dir().join("saved");
     // The third has the incarnation of the second once more, the fifth an older one than the fourth.
     let mut model = Model::new(0, 4 * MIB, 3);
@@ -191,7 +186,7 @@ fn w4_a_borrower_with_an_older_state_folder_gets_its_drive() {
 fn w4_of_a_lender_with_an_older_state_folder_its_borrower_is_told() {
     let (world, image) = world();
     let sources = [image.to_str().unwrap()];
-    let (folder, saved) = (state(world.right(), "lender"), world.right().dir().join("saved"));
+    let (folder, saved) = (state_dir(world.right(), "lender"), world.right().dir().join("saved"));
     let mut lender = Lender::start(world.right(), &sources, &[]).unwrap();
     let line = lender.lines[0].clone();
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
@@ -229,10 +224,10 @@ fn w4_a_copy_of_a_living_lender_takes_nobody_from_it() {
     let load = Load::start(&first.socket, Model::new(0, 4 * MIB, 5), 8).unwrap();
     goes_on(&load);
     // Where the borrower is has to be in the copy.
-    let files = || std::fs::read_dir(state(world.right(), "lender")).unwrap().flatten();
+    let files = || std::fs::read_dir(state_dir(world.right(), "lender")).unwrap().flatten();
     let has_holder = || files().any(|file| file.file_name().to_string_lossy().starts_with("holder."));
     poll_until("who has the drive", LONG, || Ok(has_holder().then_some(()))).unwrap();
-    copy(&state(world.right(), "lender"), &state(world.left(), "lender"));
+    copy(&state_dir(world.right(), "lender"), &state_dir(world.left(), "lender"));
     let other = world.left().dir().join("disk.img");
     tools::empty_image(&other, 8 * MIB).unwrap();
     let before = tools::sha256(&other).unwrap();

@@ -1,7 +1,7 @@
 //! W5: an image is replaced while its lender is away, or while it lives. What a borrower has kept is never put over
 //! other content, and whoever reads is told; the same image goes on being the same drive, however the lender was ended.
 
-use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, lend_command, status};
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, lend_command, state_dir, status};
 use campaign::load::connect;
 use campaign::nbd_client::NbdClient;
 use campaign::process::{poll_until, run};
@@ -188,6 +188,27 @@ fn w5_a_start_that_is_refused_forgets_nothing_of_an_image() {
         let mut refused = world.right().spawn("refused", refused).unwrap();
         refused.wait_success(LONG).unwrap_err();
         assert!(refused.tail().contains("missing.img: no such file"), "{}", refused.tail());
+        sh(image, "fill \"$1\"");
+    });
+}
+
+/// The last thing that is looked at before a card is started: where somebody is who has something of this node.
+#[test]
+fn w5_a_start_that_is_refused_late_forgets_nothing_of_an_image() {
+    other_content(|world, mut lender, image| {
+        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+        let folder = state_dir(world.right(), "lender");
+        let is_holder = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("holder.");
+        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let holders: Vec<PathBuf> = files.filter(is_holder).collect();
+        let [holder] = &holders[..] else { panic!("{holders:?}: somebody has the drive") };
+        let kept = std::fs::read(holder).unwrap();
+        std::fs::write(holder, "nonsense").unwrap();
+        let refused = lend_command(world.right(), "lender", &[image.to_str().unwrap()], &[]).unwrap();
+        let mut refused = world.right().spawn("refused", refused).unwrap();
+        refused.wait_success(LONG).unwrap_err();
+        assert!(refused.tail().contains("holder."), "{}", refused.tail());
+        std::fs::write(holder, kept).unwrap();
         sh(image, "fill \"$1\"");
     });
 }

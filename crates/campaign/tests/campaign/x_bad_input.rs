@@ -1,16 +1,19 @@
 //! X: bad input is refused by name, trouble of the lender's disk is an error of the borrower's request and nothing
 //! more, and keys stay where they belong.
 
-use crate::switches;
+use crate::{events, switches};
 use campaign::causeway::{
-    Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, borrow_command, borrower_socket, card,
+    Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, borrow_command, borrower_socket, card, kill_card,
     lend_command, status,
 };
 use campaign::load::connect;
+use campaign::lossy::LossyFs;
 use campaign::nbd_client::{Errno, NbdError};
 use campaign::process::{Outcome, family, poll_until, run, run_to_end};
 use campaign::world::{Machine, Mesh, World, WorldConfig};
 use campaign::{capture, scale, tools};
+use std::fs::File;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -257,7 +260,7 @@ fn x3_an_image_that_is_cut_off_while_it_is_lent_is_an_error_and_not_zeroes() {
         assert_eq!((data[0], data[4095]), (1, 1), "the rest is there");
         // Made as long as it was, it does not hold what it held. The next card knows that too.
         resize("16M");
-        campaign::causeway::kill_card(world.right(), "lender", LONG).unwrap();
+        kill_card(world.right(), "lender", LONG).unwrap();
         poll_until("the successor to know", LONG, || {
             Ok(client.read(8 * MIB, 4096, &mut data).is_err().then_some(()))
         })
@@ -266,6 +269,101 @@ fn x3_an_image_that_is_cut_off_while_it_is_lent_is_an_error_and_not_zeroes() {
         let log = lender.process.tail();
         assert_eq!(log.matches("the image has become shorter while it is lent").count(), 1, "{log}");
     }
+}
+
+#[test]
+fn x3_a_disk_that_fails_requests_is_an_error_each_time_and_one_line() {
+    let world = world();
+    let machine = world.right();
+    let mut disk = LossyFs::mount(machine, 16 * MIB).unwrap();
+    let source = disk.image().to_str().unwrap().to_owned();
+    let mut lender = Lender::start(machine, &[&source], &[]).unwrap();
+    let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let mut client = connect(&borrower.socket).unwrap();
+    for round in 0..8 {
+        assert_eq!(disk.fail().unwrap(), round, "each round has failed one write");
+        let error = client.write(round * MIB, &[7; 4096]).unwrap_err();
+        assert!(matches!(error, NbdError::Refused { errno: Errno::EIO, .. }), "{error}");
+    }
+    assert_eq!(disk.failed().unwrap(), 8);
+    client.write(0, &[8; 4096]).unwrap();
+    client.flush().unwrap();
+    let mut data = Vec::new();
+    client.read(0, 4096, &mut data).unwrap();
+    assert_eq!(data, [8; 4096], "it has failed only what it was asked then");
+    assert_eq!(card(&status(machine, "lender").unwrap()).unwrap().restarts, 0, "no card died of it");
+    let mut follower = events::follow(machine, "lender");
+    assert_eq!(events::next(&mut follower, "image-failed")["source"], source);
+    // What the card says later has come: so has all that it had to say of the image.
+    drop(client);
+    borrower.process.terminate(STOP_TIMEOUT).unwrap();
+    events::next(&mut follower, "loan-returned");
+    lender.process.wait_log("the line", LONG, |line| line.contains("has failed a request")).unwrap();
+    let log = lender.process.tail();
+    assert_eq!(log.matches("the image has failed a request").count(), 1, "{log}");
+    assert_eq!(events::all(machine, "lender", "image-failed").len(), 1, "{log}");
+}
+
+/// Does something to the name of an image that is lent: this event says so once, with these words, and the image is
+/// served on.
+fn said_once_and_served_on(kind: &str, words: &str, rename: impl FnOnce(&Path)) {
+    let world = world();
+    let machine = world.right();
+    let image = machine.dir().join("disk.img");
+    tools::empty_image(&image, 16 * MIB).unwrap();
+    let source = image.to_str().unwrap();
+    let mut lender = Lender::start(machine, &[source], &[]).unwrap();
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let mut client = connect(&borrower.socket).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    let file = File::options().write(true).open(&image).unwrap();
+    let mut follower = events::follow(machine, "lender");
+    rename(&image);
+    assert_eq!(events::next(&mut follower, kind)["source"], source);
+    // The look that finds the image larger is a later one, and has found the same of its name.
+    file.set_len(32 * MIB).unwrap();
+    events::next(&mut follower, "image-grown");
+    // The next card has it too, though it could not open it.
+    kill_card(machine, "lender", LONG).unwrap();
+    let mut data = Vec::new();
+    client.read(0, 4096, &mut data).unwrap();
+    assert_eq!(data, [1; 4096], "{kind}");
+    client.write(0, &[2; 4096]).unwrap();
+    client.flush().unwrap();
+    client.read(0, 4096, &mut data).unwrap();
+    assert_eq!(data, [2; 4096], "{kind}");
+    lender.process.wait_log("the growth", LONG, |line| line.contains("the image has grown")).unwrap();
+    let log = lender.process.tail();
+    assert_eq!(log.matches(words).count(), 1, "{log}");
+    for other in ["image-removed", "image-displaced"] {
+        let said = events::all(machine, "lender", other).len();
+        assert_eq!(said, usize::from(other == kind), "{other}: {log}");
+    }
+}
+
+const REMOVED: &str = "the image was removed";
+const DISPLACED: &str = "another file lies where the image was";
+
+fn put_another_file(there: &Path) {
+    let other = there.with_extension("new");
+    tools::empty_image(&other, 16 * MIB).unwrap();
+    std::fs::rename(&other, there).unwrap();
+}
+
+#[test]
+fn x3_an_image_that_is_removed_while_it_is_lent_is_served_on_and_said_once() {
+    said_once_and_served_on("image-removed", REMOVED, |image| std::fs::remove_file(image).unwrap());
+}
+
+#[test]
+fn x3_an_image_that_another_file_displaces_while_it_is_lent_is_served_on_and_said_once() {
+    said_once_and_served_on("image-displaced", DISPLACED, |image| {
+        std::fs::rename(image, image.with_extension("old")).unwrap();
+        put_another_file(image);
+    });
+    // One that has no other name, and ends with its node.
+    said_once_and_served_on("image-displaced", DISPLACED, put_another_file);
 }
 
 #[test]
@@ -316,7 +414,7 @@ fn x4_no_key_in_a_log_a_process_list_or_a_core_dump() {
     for (machine, process, name) in
         [(world.left(), &borrower, "borrower"), (world.right(), &lender.process, "lender")]
     {
-        campaign::causeway::kill_card(machine, name, LONG).unwrap();
+        kill_card(machine, name, LONG).unwrap();
         client.write(0, &[2; 4096]).unwrap();
         campaign::causeway::wait_standby(machine, name, LONG).unwrap();
         let processes = family(process.pid());

@@ -104,6 +104,7 @@ impl Server<'_> {
         let mut buffer = [0; PAGE_SIZE];
         let mut taken = 0;
         while taken < arrived {
+            // `check_range` has found that the request is no longer than its pages.
             let page = PageIndex(self.cells.requests[usize::from(place)].pages[filled / PAGE_SIZE].get());
             let start = filled % PAGE_SIZE;
             let len = (PAGE_SIZE - start).min(arrived - taken);

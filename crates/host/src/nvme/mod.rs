@@ -19,6 +19,7 @@ mod cells;
 mod commands;
 mod covered;
 mod events;
+pub mod guest_view;
 mod init;
 mod namespace;
 mod prp;

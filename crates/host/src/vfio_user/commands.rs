@@ -304,6 +304,8 @@ impl<'m> Commands<'m> {
         let command = Command { outstanding: command.outstanding - 1, ..*command };
         self.set(number, command);
         match result {
+            Err(Errno::ETIMEDOUT) => self.give_up(number, &command, Errno::ETIMEDOUT),
+            // The function's own word, whatever a client makes of it.
             Err(error) => self.finish(number, Some(error)),
             Ok(()) if command.outstanding == 0 && command.emitted == command.len => self.finish(number, None),
             Ok(()) => {}
@@ -412,7 +414,7 @@ impl<'m> Commands<'m> {
             expired = true;
             // An unmap waits for the client itself.
             unanswered |= command.kind != Kind::Unmap;
-            self.fail(number, &command, Errno::ETIMEDOUT);
+            self.give_up(number, &command, Errno::ETIMEDOUT);
         }
         if expired && is_full {
             self.presence.refuse_until(now + REFUSAL);
@@ -449,14 +451,18 @@ impl<'m> Commands<'m> {
             let command = self.get(number);
             let waits = matches!(command.kind.get(), Kind::Read | Kind::Write | Kind::Reset);
             if waits && !command.is(flag::DONE) && is_meant(&command) {
-                self.fail(number, &command, error);
+                self.give_up(number, &command, error);
             }
         }
         self.settle();
     }
 
-    /// Ends a command that can not be done. A write to a function that is gone is no error.
-    fn fail(&self, number: u32, command: &Command, error: Errno) {
+    /// Ends a command that the function has not answered, because it is silent or was reset meanwhile: a read has no
+    /// value of it. A write to a function that is gone is no error.
+    fn give_up(&self, number: u32, command: &Command, error: Errno) {
+        if command.kind == Kind::Read && !self.presence.is_absent() {
+            self.presence.mislead(command.region.into());
+        }
         let dropped =
             command.kind == Kind::Write && (self.presence.is_absent() || command.is(flag::NO_REPLY));
         if dropped {
@@ -470,9 +476,6 @@ impl<'m> Commands<'m> {
         let command = self.get(number);
         self.counters.errors.add(u64::from(error.is_some()));
         self.counters.timeouts.add(u64::from(error == Some(Errno::ETIMEDOUT)));
-        if error == Some(Errno::ETIMEDOUT) && command.kind == Kind::Read {
-            self.presence.mislead(command.region.into());
-        }
         let error = error.map_or(0, |error| error.0);
         self.set(number, Command { flags: command.flags | flag::DONE, error, ..command });
         if self.cells.resetting.get() == number.wrapping_add(1) {

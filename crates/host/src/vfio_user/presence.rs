@@ -28,7 +28,7 @@ impl PresenceCells {
     }
 }
 
-/// Whether the client has read registers, and not only configuration space, as all-ones since the function is silent.
+/// Whether the client has read registers, and not only configuration space, as all-ones since the function was heard.
 #[derive(Clone, Copy, PartialEq)]
 enum Misled {
     Not,
@@ -64,8 +64,9 @@ impl<'m> Presence<'m> {
         }
     }
 
-    /// Whether the client has read a register as all-ones because the function is silent: said once in a silence. Its
-    /// driver may have given the function up, and with it the memory that it has told it of.
+    /// Whether the client has read a register as all-ones because the function is silent, or was reset before it had
+    /// answered: said once until it is heard. Its driver may have given the function up, and with it the memory that it
+    /// has told it of.
     pub fn poll_misled(&self) -> bool {
         let is_news = self.cells.misled.value() == Misled::Untold;
         if is_news {
@@ -124,7 +125,7 @@ impl<'m> Presence<'m> {
         self.posted_refusal(now).or_else(|| refuses.then_some(Errno::ETIMEDOUT))
     }
 
-    /// The client reads all-ones of a region, because the function is silent.
+    /// The client reads all-ones of a region, because the function is silent or was reset.
     pub(super) fn mislead(&self, region: u32) {
         if region != RegionIndex::CONFIG.0 && self.cells.misled.value() == Misled::Not {
             self.cells.misled.set(self.journal, Misled::Untold.into());

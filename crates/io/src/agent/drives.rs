@@ -268,10 +268,11 @@ impl Agent {
         // What cannot be asked is what it was; reads and writes will say more.
         let look = spec.image.look().ok()?;
         let blocks = look.bytes / u64::from(spec.config.block_size);
-        if look.removed && !seen.said_removed {
-            Event::ImageRemoved { source: spec.source.clone() }.say();
-        } else if look.displaced && !look.removed && !seen.said_displaced {
+        // Who has moved another file over it is to know of that one.
+        if look.displaced && !seen.said_displaced {
             Event::ImageDisplaced { source: spec.source.clone() }.say();
+        } else if look.removed && !look.displaced && !seen.said_removed {
+            Event::ImageRemoved { source: spec.source.clone() }.say();
         }
         (seen.said_removed, seen.said_displaced) = (look.removed, look.displaced);
         if blocks < seen.blocks && seen.cut_to.is_none_or(|known| look.bytes < known) {

@@ -5,20 +5,35 @@ use node::agent::{Event as Said, Fault, State};
 use rustix::process::Signal;
 
 use super::LoanSpec;
-use crate::event::{Event, seconds};
+use crate::event::{Event, Others, seconds};
+use crate::rate_limited::RateLimited;
 
-/// The last card that the node has replaced by itself and has said so of: its death is no trouble, and no news.
-#[derive(Default)]
+/// What was said of the core.
 pub(super) struct Log {
+    /// The last card that the node has replaced by itself and has said so of: its death is no trouble, and no news.
     replaced: Option<u64>,
+    /// What cannot be kept is tried again and again.
+    tenancies: RateLimited,
+    holders: RateLimited,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        let [tenancies, holders] = [RateLimited::of_trouble(), RateLimited::of_trouble()];
+        Self { replaced: None, tenancies, holders }
+    }
 }
 
 impl Log {
     /// Says what has happened.
     pub(super) fn say(&mut self, said: Said, loans: &[LoanSpec]) {
-        if self.is_news(&said) {
-            event(said, loans).say();
-        }
+        let line = match said {
+            Said::TenancyUnsaved { .. } => &mut self.tenancies,
+            Said::HolderUnsaved { .. } => &mut self.holders,
+            _ if self.is_news(&said) => return event(said, loans, None).say(),
+            _ => return,
+        };
+        line.say(|others| event(said, loans, others).say());
     }
 
     fn is_news(&mut self, said: &Said) -> bool {
@@ -35,7 +50,7 @@ impl Log {
     }
 }
 
-fn event(said: Said, loans: &[LoanSpec]) -> Event {
+fn event(said: Said, loans: &[LoanSpec], others: Others) -> Event {
     let function = |loan: usize| loans.get(loan).map_or("?", |loan| loan.function.as_str()).to_owned();
     match said {
         Said::CardKilled { signal, generation } => Event::CardKilled { signal, generation },
@@ -65,9 +80,10 @@ fn event(said: Said, loans: &[LoanSpec]) -> Event {
             again_in_s: seconds(again_in),
             what: if tenancy.is_held { "used" } else { "given back" },
             error,
+            others,
         },
         Said::HolderUnsaved { node, again_in, error } => {
-            Event::HolderDelayed { node: node.to_string(), again_in_s: seconds(again_in), error }
+            Event::HolderDelayed { node: node.to_string(), again_in_s: seconds(again_in), error, others }
         }
         Said::CardReplaced { pid, generation, fault } => replaced(pid, generation, fault),
     }
@@ -117,14 +133,14 @@ mod tests {
 
     #[test]
     fn what_the_core_says_has_words() {
-        let said = |said| event(said, &[]).to_string();
+        let said = |said| event(said, &[], None).to_string();
         let tenancy = Tenancy { is_held: true, ..Tenancy::default() };
         let (again_in, error) = (std::time::Duration::from_secs(1), "no space".to_owned());
         assert_eq!(
             said(Said::TenancyUnsaved { loan: 0, tenancy, again_in, error }),
             "the function cannot be used yet: no space"
         );
-        let replaced = |fault| event(Said::CardReplaced { pid: 7, generation: 1, fault }, &[]).kind();
+        let replaced = |fault| event(Said::CardReplaced { pid: 7, generation: 1, fault }, &[], None).kind();
         let kinds = [Fault::Spins, Fault::Stopped, Fault::Oversleeps, Fault::Waits].map(replaced);
         assert_eq!(kinds, ["card-spins", "card-replaced", "card-replaced", "card-replaced"]);
     }

@@ -382,6 +382,8 @@ pub struct Agent {
     /// Those who hear them, each with the rails of this node, as bits, on which it does.
     members: BTreeMap<NodeId, u8>,
     doubted: RateLimited,
+    /// Clients cannot be accepted.
+    crowded: RateLimited,
     /// How far the card is with what the node's table says.
     entries: Entries,
     /// Where lenders say that they are today.
@@ -478,6 +480,7 @@ impl Agent {
             notices: Vec::new(),
             members: BTreeMap::new(),
             doubted: RateLimited::default(),
+            crowded: RateLimited::of_trouble(),
             entries: Entries::default(),
             lenders_at: LendersAt::default(),
         };
@@ -819,7 +822,10 @@ impl Agent {
 
     /// Clients wait in the queues of their sockets, which would stay readable all the time.
     fn stop_accepting(&mut self, error: &io::Error) {
-        Event::ClientsWaiting { error: error.to_string(), again_in_s: seconds(ACCEPT_PAUSE) }.say();
+        self.crowded.say(|others| {
+            Event::ClientsWaiting { error: error.to_string(), again_in_s: seconds(ACCEPT_PAUSE), others }
+                .say();
+        });
         clients::ignore(&self.spec.loans, &self.waiter);
         self.slots.ignore(&self.spec.loans, &self.waiter);
         self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);

@@ -65,6 +65,8 @@ pub(super) struct Neighbours {
     listener: Option<OwnedFd>,
     /// Until then nobody is accepted.
     listen_at: Option<Instant>,
+    /// Callers cannot be accepted.
+    crowded: RateLimited,
     strangers: [Option<Stranger>; STRANGERS],
     /// Those that this node has a channel with, by their place; nobody where shared memory is forbidden.
     peers: BTreeMap<usize, Peer>,
@@ -144,6 +146,7 @@ impl Neighbours {
             node,
             listener,
             listen_at: None,
+            crowded: RateLimited::of_trouble(),
             strangers: Default::default(),
             peers: BTreeMap::new(),
             is_allowed: spec.shared_memory,
@@ -288,8 +291,10 @@ impl Neighbours {
             }
             Ok(None) => {}
             Err(error) => {
-                Event::NeighboursWaiting { error: error.to_string(), again_in_s: seconds(ACCEPT_PAUSE) }
-                    .say();
+                self.crowded.say(|others| {
+                    let (error, again_in_s) = (error.to_string(), seconds(ACCEPT_PAUSE));
+                    Event::NeighboursWaiting { error, again_in_s, others }.say();
+                });
                 let _ = waiter.deregister(listener.as_fd());
                 self.listen_at = Some(Instant::now() + ACCEPT_PAUSE);
             }

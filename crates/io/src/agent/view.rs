@@ -187,14 +187,14 @@ impl<'a> View<'a> {
         (fixed.into_iter().chain(mapped).take(most).collect(), count)
     }
 
-    /// For whom a lent function is kept that has no stream of it, and for how long that node has not been heard: others
-    /// may have the function when that is [`base::times::HOLD`].
+    /// For whom a lent function is kept that has no stream of it, and for how long that node has not been heard: how
+    /// long that may last, [`node::LendConfig::patience`] says.
     pub fn absent_holder(&self, loan: &LoanSpec, cells: LoanView<'_>) -> Option<(Tenancy, Duration)> {
         let lent = loan.lent()?;
         let offer = cells.offer()?;
         // A name and ids, of which any bytes will do.
         let (tenancy, heard) = settled(|| offer.absent_holder()).flatten()?;
-        lent.may_have(tenancy.node).then(|| (tenancy, crate::card::now().since(heard)))
+        lent.is_kept_for(tenancy.node).then(|| (tenancy, crate::card::now().since(heard)))
     }
 
     /// Who answers for which address of this node.

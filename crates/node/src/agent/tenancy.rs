@@ -2,7 +2,7 @@
 //! itself in what it borrows. And where those are who use it, for the next life of the node.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::ids::NodeId;
 use base::{Instant, Rule, RuleSet};
@@ -17,7 +17,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// A function whose user has changed twice within this time waits for the rest of it, should it change once more: each
 /// change costs a write to the disk.
 const CHANGES: Duration = Duration::from_secs(1);
-/// A lender that lies could say of each new incarnation that it is outdated: then it costs a write now and then.
+/// A lender that lies could say of each new incarnation that it is outdated: then it costs a write now and then, however
+/// many loans are of it.
 const RAISES: Duration = Duration::from_secs(1);
 
 /// Changes of who uses what, until they are durable, by loan.
@@ -194,39 +195,43 @@ impl Holders {
 /// By which incarnation the node calls itself at least, by loan.
 #[derive(Default)]
 pub(super) struct Incarnations {
-    loans: BTreeMap<usize, Raised>,
-}
-
-#[derive(Default)]
-struct Raised {
-    least: u64,
+    least: BTreeMap<usize, u64>,
+    /// Loans whose lenders have seen a later life than this one. They all get the incarnation that is raised next, for
+    /// it is the node's.
+    outdated: BTreeSet<usize>,
     /// When the state folder was last asked for a greater one.
     asked_at: Option<Instant>,
 }
 
 impl Incarnations {
     pub(super) fn least(&self, loan: usize) -> u64 {
-        self.loans.get(&loan).map_or(0, |raised| raised.least)
+        self.least.get(&loan).copied().unwrap_or(0)
     }
 
     /// Nothing is taken from anybody by a greater incarnation: the lender lets it in when whoever has the function does
     /// not answer.
     pub(super) fn handle_outdated(&mut self, now: Instant, loan: usize, seen: u64, out: &mut Output) {
-        let raised = self.loans.entry(loan).or_default();
-        let is_soon = raised.asked_at.is_some_and(|at| now < at + RAISES);
-        if raised.least <= seen && !is_soon {
-            raised.asked_at = Some(now);
+        if self.least(loan) > seen {
+            return;
+        }
+        self.outdated.insert(loan);
+        if self.asked_at.is_none_or(|at| now >= at + RAISES) {
+            self.asked_at = Some(now);
             out.effect(Effect::RaiseIncarnation { loan, seen });
         }
     }
 
     pub(super) fn handle_raised(&mut self, loan: usize, incarnation: u64, out: &mut Output) {
-        self.loans.entry(loan).or_default().least = incarnation;
-        out.effect(Effect::TellIncarnation { loan, incarnation });
+        self.outdated.insert(loan);
+        for loan in core::mem::take(&mut self.outdated) {
+            self.least.insert(loan, incarnation);
+            out.effect(Effect::TellIncarnation { loan, incarnation });
+        }
     }
 
     /// Another loan has the place.
     pub(super) fn forget(&mut self, loan: usize) {
-        self.loans.remove(&loan);
+        self.least.remove(&loan);
+        self.outdated.remove(&loan);
     }
 }

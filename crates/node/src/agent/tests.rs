@@ -297,6 +297,23 @@ fn an_incarnation_is_durable_before_it_is_used_and_raised_once_a_second() {
     assert_eq!(play.effects(), raise);
 }
 
+/// A state folder that was restored, of a node with many loans of one lender.
+#[test]
+fn an_incarnation_is_raised_once_for_all_loans() {
+    let mut play = serving();
+    (0..300).for_each(|loan| play.agent.handle_outdated(play.now, loan, 5));
+    assert_eq!(play.effects(), [Effect::RaiseIncarnation { loan: 0, seen: 5 }]);
+    play.agent.handle_incarnation_raised(0, 6);
+    let told = |loan| Effect::TellIncarnation { loan, incarnation: 6 };
+    assert_eq!(play.effects(), (0..300).map(told).collect::<Vec<_>>());
+    // A lender that lies says it again and again, of whichever loan.
+    (0..300).for_each(|loan| play.agent.handle_outdated(play.now, loan, 6));
+    assert_eq!(play.effects(), []);
+    play.now += ms(1000);
+    (0..300).for_each(|loan| play.agent.handle_outdated(play.now, loan, 6));
+    assert_eq!(play.effects(), [Effect::RaiseIncarnation { loan: 0, seen: 6 }]);
+}
+
 #[test]
 fn a_successor_is_told_what_the_one_before_was_told() {
     let mut play = serving();

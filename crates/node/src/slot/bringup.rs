@@ -19,10 +19,12 @@ use pcie::spec::header::{
     BAR_0, BAR_64, BAR_COUNT, BAR_FLAGS, COMMAND, COMMAND_MEMORY_SPACE, CONFIG_BYTES, ID,
 };
 
+use super::BorrowedSlot;
 use super::cells::{REGISTERS, SERIAL_DWORDS};
 use super::memory::DOORBELL;
-use super::{BorrowedSlot, class};
+
 use crate::apertures::BAR_BYTES_MAX;
+use crate::parts::guest_view;
 use crate::requests;
 
 /// Requests under way at once.
@@ -128,7 +130,7 @@ impl<'m> BorrowedSlot<'m> {
             return self.begin(Stage::Snapshot);
         };
         session.handle_function_reset(now);
-        class::lost(self.cells, self.journal);
+        self.view.lose();
         self.begin_setup();
     }
 
@@ -172,7 +174,7 @@ impl<'m> BorrowedSlot<'m> {
     /// Nobody uses the function any more.
     pub(super) fn reset_unasked(&mut self) {
         self.cells.answers.set(self.journal, 0);
-        class::reset(self.cells, self.journal);
+        self.view.reset();
         // While it is being set up, it was reset just now.
         if self.stage() == Stage::Running && self.can_reset() {
             self.begin_reset();
@@ -194,7 +196,7 @@ impl<'m> BorrowedSlot<'m> {
         if self.stage() == Stage::Reset {
             return;
         }
-        class::lost(self.cells, self.journal);
+        self.view.lose();
         if !self.can_reset() {
             return self.set_present(now, false);
         }
@@ -388,7 +390,7 @@ impl<'m> BorrowedSlot<'m> {
                 self.begin(Stage::Setup);
             }
             Stage::Setup if self.is_given_up() => {
-                class::lost(self.cells, self.journal);
+                self.view.lose();
                 self.cells.answers.set(self.journal, 0);
                 self.begin(Stage::Setup);
             }
@@ -411,7 +413,7 @@ impl<'m> BorrowedSlot<'m> {
         let waiting = self.cells.answers.get();
         self.cells.answers.set(self.journal, 0);
         if waiting != 0 && result.is_ok() {
-            class::reset(self.cells, self.journal);
+            self.view.reset();
         }
         if let (Some(id), Some(session)) = (waiting.checked_sub(1), &mut self.session) {
             session.handle_done(now, AccessId(id as u32), result);
@@ -443,10 +445,10 @@ impl<'m> BorrowedSlot<'m> {
             index += if is_wide { 2 } else { 1 };
         }
         let read = |register| self.register(register);
-        if class::is_known(read) {
+        if guest_view::is_controller(read) {
             let location = self.msix().map(|(_, location)| location);
             let vectors = location.map_or([0; 2], |location| [location.table_bar, location.pending_bar]);
-            class::hide_bars(&mut bars, vectors);
+            guest_view::hide_bars(&mut bars, vectors);
         }
         SlotConfig::probe(read, bars)
     }
@@ -522,7 +524,7 @@ impl<'m> BorrowedSlot<'m> {
     }
 
     pub(super) fn knows_class(&self) -> bool {
-        class::is_known(|register| self.register(register))
+        guest_view::is_controller(|register| self.register(register))
     }
 
     /// A register as after a reset.

@@ -4,6 +4,7 @@ use pcie::spec::header::{BAR_COUNT, CONFIG_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::bringup::Stage;
+use crate::parts::GuestViewCells;
 
 /// Dwords of the configuration space of a function.
 pub(super) const REGISTERS: usize = CONFIG_BYTES / 4;
@@ -30,10 +31,8 @@ pub struct SlotCells {
     pub(super) retry_at: Cell<u64>,
     /// One more than the session's name for the reset that is under way; 0 for none of its own.
     pub(super) answers: Cell<u64>,
-    /// Of a function whose class is known: 1 while its guest has it enabled.
-    pub(super) enabled: Cell<u32>,
-    /// Of a function whose class is known: 1 while it has lost its state and its guest does not know.
-    pub(super) fatal: Cell<u32>,
+    /// Of a function whose class is known: what its guest does with it.
+    pub(super) view: GuestViewCells,
     /// What BARs read after all ones were written.
     pub(super) sizes: [Cell<u32>; BAR_COUNT],
     /// Configuration space as after a reset.

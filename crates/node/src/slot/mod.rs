@@ -3,7 +3,7 @@
 //! The guest's accesses to registers become TLPs through the window; the function's accesses to memory are checked in
 //! the same kind of table as every other and copied ([`memory`]), its interrupts are writes to a doorbell window of
 //! this card, which programs the function's own vectors with it. What the function looks like is found out once and
-//! kept ([`bringup`]); what its class asks of a slot stands in [`class`].
+//! kept ([`bringup`]); a function whose class is known is shown as that asks for ([`crate::parts`]).
 //!
 //! The lender may be silent: then the first request fails in its time, in the session, and others at once. A guest that
 //! has read a register as all-ones may have given its function up; so nothing of it reaches the guest any more, and it
@@ -14,7 +14,6 @@
 mod backlog;
 mod bringup;
 mod cells;
-mod class;
 mod memory;
 #[cfg(test)]
 mod tests;
@@ -34,6 +33,7 @@ use pcie::{Bdf, Completion, Header};
 use crate::card::Unusable;
 use crate::cells::EdgeGauges;
 use crate::endpoint::{Endpoint, Remains};
+use crate::parts::GuestView;
 use crate::{requests, transaction};
 use backlog::Backlog;
 use bringup::Stage;
@@ -55,6 +55,8 @@ pub struct BorrowedSlot<'m> {
     session: Option<Session<'m>>,
     /// Why the function cannot be shown.
     unusable: Option<SlotConfigError>,
+    /// How a function is shown whose class is known.
+    view: GuestView<'m>,
     reach: GuestDma<'m>,
     backlog: Backlog<'m>,
     /// The way to the function's registers, once there is one.
@@ -82,6 +84,7 @@ impl<'m> BorrowedSlot<'m> {
             gauges,
             session: None,
             unusable: None,
+            view: GuestView::new(&cells.view, journal),
             reach: GuestDma::new(loan, function, pages, journal, gauges),
             backlog: Backlog::new(&cells.backlog, pages, journal),
             window: None,
@@ -217,7 +220,7 @@ impl<'m> BorrowedSlot<'m> {
         };
         if let Access::Write { bar, offset, payload: Payload::Inline(bytes) } = access
             && self.knows_class()
-            && !class::write(self.cells, self.journal, bar, offset, bytes.as_slice())
+            && !self.view.write(bar, offset, bytes.as_slice())
         {
             return;
         }
@@ -254,10 +257,10 @@ impl<'m> BorrowedSlot<'m> {
             (Ok(bytes), Some((bar, offset))) if bytes.len() <= copy.len() => {
                 let copy = &mut copy[..bytes.len()];
                 copy.copy_from_slice(bytes);
-                class::read(self.cells, bar, offset, copy);
+                self.view.read(bar, offset, copy);
                 let waits = !self.backlog.is_empty() || session.transfers.has_late_writes();
                 if waits && self.journal.rule(Rule::EndBehindWrites) {
-                    class::settling(self.cells, bar, offset, copy);
+                    self.view.settling(bar, offset, copy);
                 }
                 Ok(&*copy)
             }

@@ -24,7 +24,22 @@ pub fn hide_line(line: &str) -> io::Error {
 }
 
 fn replacement(line: &str, arguments: impl Iterator<Item = OsString>) -> io::Result<Command> {
-    let arguments = arguments.map(|argument| if argument == line { OsString::from("-") } else { argument });
+    let in_option = format!("--secret={line}");
+    let mut is_found = false;
+    let mut hide = |argument: OsString| {
+        let hidden = match argument {
+            _ if argument == line => "-",
+            _ if *argument == *in_option => "--secret=-",
+            _ => return argument,
+        };
+        is_found = true;
+        OsString::from(hidden)
+    };
+    let arguments: Vec<OsString> = arguments.map(&mut hide).collect();
+    // Started anew with the same arguments it would come here again.
+    if !is_found {
+        return Err(io::Error::other("it is no argument of its own"));
+    }
     // A line is far smaller than a pipe's buffer, so that writing never waits for the reader to come.
     let (reader, mut writer) = io::pipe()?;
     writer.write_all(line.as_bytes())?;
@@ -45,5 +60,15 @@ mod tests {
         let command = replacement(&line, arguments.into_iter()).unwrap();
         let shown: Vec<_> = command.get_args().collect();
         assert_eq!(shown, ["borrow", "-", "--nbd", "/tmp/s"]);
+        let arguments = ["borrow", "left/nvme0", &format!("--secret={line}")].map(OsString::from);
+        let command = replacement(&line, arguments.into_iter()).unwrap();
+        assert_eq!(command.get_args().collect::<Vec<_>>(), ["borrow", "left/nvme0", "--secret=-"]);
+    }
+
+    #[test]
+    fn nobody_starts_anew_with_the_same_arguments() {
+        let line = crate::line::tests::example().reveal();
+        let arguments = [format!("--other={line}")].map(OsString::from);
+        replacement(&line, arguments.into_iter()).unwrap_err();
     }
 }

@@ -231,7 +231,8 @@ fn loans(device: &Device, place: usize, state: &StateDir) -> Result<Vec<LoanSpec
 }
 
 impl Opened {
-    /// Nothing but the first card's start can be refused any more: from now on the images may be written to.
+    /// From now on the images may be written to: nothing but the first card's start can be refused any more, and who is
+    /// refused then, or here, calls [`withdraw`].
     pub(super) fn begin(&self, state: &StateDir) -> Result<(), StateError> {
         let Some(last_writes) = &self.last_writes else { return Ok(()) };
         last_writes.begin(state.incarnation(), self.drives.iter().flatten().map(written));

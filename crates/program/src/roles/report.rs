@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::ids::NodeId;
-use base::times::HOLD;
 use io::address::RailAddress;
 use io::agent::{self, Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::event::Event;
@@ -100,9 +99,9 @@ pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
             silence,
             rails: Vec::new(),
         });
-        match loan.config.role {
-            LoanEnd::Lend { .. } => peer.lent.push(loan.function.clone()),
-            LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => peer.borrowed.push(loan.function.clone()),
+        match had_by(loan, node) {
+            Some(lent) => peer.lent.push(lent),
+            None => peer.borrowed.push(loan.function.clone()),
         }
         // A loan is looked at now and then: what is known best of its peer counts.
         peer.silence = peer.silence.min(silence);
@@ -154,7 +153,7 @@ pub(super) fn domains(view: &View<'_>) -> trouble::Domains {
 pub(super) fn kept(view: &View<'_>) -> Vec<trouble::Kept> {
     let kept = view.loans().filter_map(|(loan, cells)| {
         let (Tenancy { name, node, .. }, silence) = view.absent_holder(loan, cells)?;
-        Some(trouble::Kept { function: loan.function.clone(), holder: named(name, node), node, silence })
+        Some(trouble::Kept { lent: had_by(loan, node)?, holder: named(name, node), node, silence })
     });
     kept.collect()
 }
@@ -377,8 +376,8 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
         bytes,
         read_only,
         media: if cells.edge().media_fault.get() == 0 { "ok" } else { "failed" }.to_owned(),
-        lent_to: lent_to.or(kept.as_ref().map(|(holder, _)| holder.clone())),
-        kept_s: kept.map(|(_, silence)| left_of_hold(silence)),
+        lent_to: lent_to.or(kept.as_ref().map(|absent| absent.name.clone())),
+        kept_s: kept.and_then(|absent| absent.kept_s()),
         io: view.medium(loan).map(|medium| medium.name().to_owned()).unwrap_or_default(),
         drive: drive.name.clone(),
         controller: *controller,
@@ -416,12 +415,12 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
         generation: loan.generation().0,
         group: loan.zone().0,
         role,
-        peer: kept.as_ref().map_or_else(|| peer_name(cells), |(holder, _)| holder.clone()),
+        peer: kept.as_ref().map_or_else(|| peer_name(cells), |absent| absent.name.clone()),
         node: other_end(view, loan, cells),
         state: state.to_owned(),
         // Nobody is expected to speak for a function that is free or was given back.
-        silent_s: silent_s.or(kept.as_ref().map(|(_, silence)| silence.as_secs_f64())),
-        kept_s: kept.map(|(_, silence)| left_of_hold(silence)),
+        silent_s: silent_s.or(kept.as_ref().map(|absent| absent.silence.as_secs_f64())),
+        kept_s: kept.and_then(|absent| absent.kept_s()),
         edge,
         slot: None,
         leaving: false,
@@ -444,14 +443,32 @@ fn party(cells: LoanView<'_>) -> Option<String> {
     Some(cells.edge().peer().map_or_else(|| place.to_string(), |(node, _)| node.to_string()))
 }
 
-/// For whom what is lent is kept that has no stream of it, and for how long it has not come.
-fn holder(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Option<(String, Duration)> {
-    let (Tenancy { name, node, .. }, silence) = view.absent_holder(loan, cells)?;
-    (silence < HOLD).then(|| (named(name, node), silence))
+/// For whom what is lent is kept that has no stream of it.
+struct Absent {
+    name: String,
+    /// For how long it has not come.
+    silence: Duration,
+    /// For how long it may stay away yet. `None`: no longer, and it is for a manager to say who has it next.
+    left: Option<Duration>,
 }
 
-fn left_of_hold(silence: Duration) -> f64 {
-    HOLD.saturating_sub(silence).as_secs_f64()
+impl Absent {
+    fn kept_s(&self) -> Option<f64> {
+        self.left.map(|left| left.as_secs_f64())
+    }
+}
+
+fn holder(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Option<Absent> {
+    let (Tenancy { name, node, .. }, silence) = view.absent_holder(loan, cells)?;
+    let lent = had_by(loan, node).filter(|lent| !lent.is_released(silence))?;
+    Some(Absent { name: named(name, node), silence, left: lent.left(silence) })
+}
+
+/// What this holder has by a loan, if that lends anything.
+fn had_by(loan: &LoanSpec, holder: NodeId) -> Option<trouble::Lent> {
+    let lent = loan.lent()?;
+    let (function, hold) = (loan.function.clone(), lent.patience(holder));
+    Some(trouble::Lent { function, hold, is_managed: lent.entry.is_some() })
 }
 
 /// Something that a channel counts.
@@ -581,9 +598,63 @@ fn peer_name(cells: LoanView<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use base::RuleSet;
+    use base::ids::{DomainId, Group, LoanGeneration};
     use base::ledger::Arena;
+    use base::times::{HOLD, SILENCE};
+    use node::{Assignment, Entry, Holder, LoanConfig, Title};
 
     use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// What node 7 has of a loan with this list and holder.
+    fn had(allowed: Option<u64>, holder: Option<Holder>) -> trouble::Lent {
+        let allowed: Option<Box<[NodeId]>> = allowed.map(|node| [NodeId::numbered(node)].into());
+        let entry = holder.map(|holder| Entry { generation: LoanGeneration(3), holder });
+        let role = LoanEnd::Lend(LendConfig { allowed, entry, ..LendConfig::of(0) });
+        let config = LoanConfig::by(Title::Nothing, FunctionId(0), role);
+        let loan = LoanSpec { function: "nvme0".to_owned(), config, hold: None };
+        had_by(&loan, NodeId::numbered(7)).unwrap()
+    }
+
+    fn assignment(node: u64, hold: Duration) -> Assignment {
+        let (node, domain) = (NodeId::numbered(node), DomainId(2));
+        Assignment { node, domain, slot: 0, group: Group::DEFAULT, hold }
+    }
+
+    #[test]
+    fn a_function_is_held_for_as_long_as_its_list_or_its_entry_says() {
+        let by_line = |allowed| had(allowed, None);
+        assert_eq!(by_line(None).hold, HOLD);
+        assert_eq!(by_line(Some(7)).hold, HOLD);
+        assert_eq!(by_line(Some(8)).hold, SILENCE, "it is not on the list");
+        assert!(!by_line(Some(8)).is_managed);
+        // No list counts.
+        let managed = |holder| {
+            let lent = had(Some(8), Some(holder));
+            assert!(lent.is_managed);
+            lent.hold
+        };
+        for hold in [MINUTE, 60 * MINUTE] {
+            assert_eq!(managed(Holder::Assigned(assignment(7, hold))), hold);
+            assert_eq!(managed(Holder::Leaving { from: assignment(7, hold), forced: false }), hold);
+            assert_eq!(managed(Holder::Assigned(assignment(8, hold))), SILENCE, "it is another one's");
+        }
+        assert_eq!(managed(Holder::Assigned(assignment(7, Duration::ZERO))), SILENCE, "`remove`");
+        assert_eq!(managed(Holder::Nobody), SILENCE);
+    }
+
+    #[test]
+    fn others_may_have_a_function_when_its_time_is_over_and_nobody_manages_it() {
+        let second = Duration::from_secs(1);
+        let line = had(None, None);
+        assert_eq!(line.left(HOLD - second), Some(second));
+        assert!(!line.is_released(HOLD - second));
+        assert_eq!((line.left(HOLD), line.is_released(HOLD)), (None, true));
+        let assigned = had(None, Some(Holder::Assigned(assignment(7, MINUTE))));
+        assert_eq!(assigned.left(second), Some(MINUTE - second));
+        assert_eq!((assigned.left(MINUTE), assigned.is_released(MINUTE)), (None, false));
+    }
 
     /// Each is seen apart, and all of them together.
     #[test]

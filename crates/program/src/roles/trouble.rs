@@ -13,8 +13,9 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use base::ids::NodeId;
-use base::times::{HOLD, PEER_VERDICT};
+use base::times::PEER_VERDICT;
 use io::event::Event;
+use manager::model::WallTime;
 
 pub(super) use self::domains::{Domains, Member};
 pub(super) use self::kept::Kept;
@@ -30,6 +31,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 const STRANGERS: Duration = Duration::from_secs(3);
 /// They are forgotten when none came for so long, and not said again so soon.
 const STRANGERS_GONE: Duration = Duration::from_secs(60);
+/// What is that far away is said with its date.
+const DAY: Duration = Duration::from_secs(86_400);
 /// Names in one line; of others their number is said.
 const NAMES_MAX: usize = 4;
 
@@ -41,10 +44,32 @@ pub(super) struct Peer {
     /// What it lends to us.
     pub(super) borrowed: Vec<String>,
     /// What it has from us.
-    pub(super) lent: Vec<String>,
+    pub(super) lent: Vec<Lent>,
     /// For how long nothing was heard of it, on whatever path.
     pub(super) silence: Duration,
     pub(super) rails: Vec<Rail>,
+}
+
+/// A function that a node has from us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lent {
+    pub(super) function: String,
+    /// For how long that node may be silent and has it still.
+    pub(super) hold: Duration,
+    /// A manager says whose it is.
+    pub(super) is_managed: bool,
+}
+
+impl Lent {
+    /// For how long that node has it yet, after so much silence. `None`: that time is over.
+    pub(super) fn left(&self, silence: Duration) -> Option<Duration> {
+        self.hold.checked_sub(silence).filter(|left| !left.is_zero())
+    }
+
+    /// Whether others may have it then: not where a manager has yet to say who.
+    pub(super) fn is_released(&self, silence: Duration) -> bool {
+        !self.is_managed && self.left(silence).is_none()
+    }
 }
 
 /// A rail to a peer.
@@ -92,7 +117,7 @@ pub(super) struct Watch {
     down: Spoken<()>,
     /// What was down at the last look: it is said when it still is at the next one.
     doubted: BTreeSet<String>,
-    /// Peers whose hold time has passed.
+    /// By function and peer: the hold time has passed.
     released: Spoken<()>,
     /// Functions whose lender has never answered.
     wanted: Spoken<()>,
@@ -163,7 +188,9 @@ impl Watch {
     fn look_at_peer(&mut self, now: Duration, time: SystemTime, peer: &Peer, news: &mut Vec<Event>) {
         let name = &peer.name;
         if peer.silence < PEER_VERDICT {
-            self.released.ends(name, now);
+            for lent in &peer.lent {
+                self.released.ends(&release_of(lent, peer), now);
+            }
             if let Some(longest) = self.silent.ends(name, now) {
                 news.push(Event::PeerHeard { peer: name.clone(), silent_s: longest.as_secs() });
             }
@@ -172,9 +199,20 @@ impl Watch {
         if self.silent.begins(name, now, peer.silence) {
             news.push(silence_of(peer, time));
         }
-        if peer.silence >= HOLD && !peer.lent.is_empty() && self.released.begins(name, now, ()) {
-            let functions = Names(&peer.lent).to_string();
-            news.push(Event::PeerReleased { peer: name.clone(), hold_s: HOLD.as_secs(), functions });
+        self.look_at_lent(now, peer, news);
+    }
+
+    /// What others may have now that its node is silent.
+    fn look_at_lent(&mut self, now: Duration, peer: &Peer, news: &mut Vec<Event>) {
+        let mut released: BTreeMap<Duration, Vec<String>> = BTreeMap::new();
+        for lent in peer.lent.iter().filter(|lent| lent.is_released(peer.silence)) {
+            if self.released.begins(&release_of(lent, peer), now, ()) {
+                released.entry(lent.hold).or_default().push(lent.function.clone());
+            }
+        }
+        for (hold, functions) in released {
+            let (peer, functions) = (peer.name.clone(), Names(&functions).to_string());
+            news.push(Event::PeerReleased { peer, hold_s: hold.as_secs(), functions });
         }
     }
 
@@ -198,6 +236,11 @@ impl Watch {
     }
 }
 
+/// By what it is remembered that others may have a function.
+fn release_of(lent: &Lent, peer: &Peer) -> String {
+    format!("{} {}", lent.function, peer.name)
+}
+
 /// What it means that a peer is silent, and until when.
 fn silence_of(peer: &Peer, time: SystemTime) -> Event {
     let rails: Vec<String> = peer.rails.iter().map(|rail| format!("{} ({})", rail.name, rail.to)).collect();
@@ -212,17 +255,32 @@ fn silence_of(peer: &Peer, time: SystemTime) -> Event {
             Names(&peer.borrowed)
         );
     }
-    if !peer.lent.is_empty() {
-        let until = time + HOLD.saturating_sub(peer.silence);
-        what += &format!(
-            "{} until {} UTC (hold time {} s) it keeps {}, which nobody else can have before",
-            if peer.borrowed.is_empty() { ":" } else { " And" },
-            clock(until),
-            HOLD.as_secs(),
-            Names(&peer.lent)
-        );
+    // By hold time, and whether a manager says whose they are.
+    let mut kept: BTreeMap<(Duration, bool), Vec<String>> = BTreeMap::new();
+    for lent in peer.lent.iter().filter(|lent| lent.left(peer.silence).is_some()) {
+        kept.entry((lent.hold, lent.is_managed)).or_default().push(lent.function.clone());
+    }
+    let mut link = if peer.borrowed.is_empty() { ":" } else { " And" };
+    for ((hold, is_managed), functions) in kept {
+        let (until, functions) = (moment(time, hold.saturating_sub(peer.silence)), Names(&functions));
+        let others = match is_managed {
+            true => "unless a manager takes that back before",
+            false => "which nobody else can have before",
+        };
+        let hold_s = hold.as_secs();
+        what += &format!("{link} until {until} (hold time {hold_s} s) it keeps {functions}, {others}");
+        link = ";";
     }
     Event::PeerSilent { peer: peer.name.clone(), silent_s: peer.silence.as_secs(), what }
+}
+
+/// When so much time will have passed.
+fn moment(now: SystemTime, left: Duration) -> String {
+    let end = now + left;
+    if left < DAY {
+        return format!("{} UTC", clock(end));
+    }
+    WallTime(0).plus_s(end.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()).to_string()
 }
 
 /// The time of the day.
@@ -298,7 +356,18 @@ impl<T> Spoken<T> {
 
 #[cfg(test)]
 mod tests {
+    use base::times::{HOLD, SILENCE};
+
     use super::*;
+
+    fn lent(function: &str, hold: Duration, is_managed: bool) -> Lent {
+        Lent { function: function.to_owned(), hold, is_managed }
+    }
+
+    /// Has these functions from us, and nothing else to do with us.
+    fn borrower(silence_s: u64, lent: Vec<Lent>) -> Peer {
+        Peer { borrowed: Vec::new(), rails: Vec::new(), lent, ..peer(silence_s, [false, false]) }
+    }
 
     fn peer(silence_s: u64, up: [bool; 2]) -> Peer {
         let rail =
@@ -392,16 +461,63 @@ mod tests {
     #[test]
     fn a_lender_says_until_when_it_keeps_a_function() {
         let mut days = Days::new();
-        let mut borrower = Peer { borrowed: Vec::new(), rails: Vec::new(), ..peer(2, [false, false]) };
-        borrower.lent = (0..6).map(|at| format!("nvme{at}")).collect();
+        let functions = (0..6).map(|at| lent(&format!("nvme{at}"), HOLD, false));
+        let mut borrower = borrower(2, functions.collect());
         assert_eq!(
             text(&days.look(&borrower)),
             "store has not been heard for 2 s: until 12:09:58 UTC (hold time 600 s) it keeps nvme0, nvme1, nvme2, \
              nvme3 and 2 more, which nobody else can have before"
         );
+        borrower.silence = HOLD - Duration::from_secs(1);
+        assert_eq!(days.look(&borrower), []);
         borrower.silence = HOLD;
         assert!(text(&days.look(&borrower)).contains("others may now have nvme0"));
         assert_eq!(days.look(&borrower), []);
+    }
+
+    #[test]
+    fn who_is_not_on_the_list_keeps_nothing() {
+        let mut days = Days::new();
+        let functions = vec![lent("nvme0", SILENCE, false), lent("nvme1", HOLD, false)];
+        let mut borrower = borrower(2, functions);
+        let said: Vec<String> = days.look(&borrower).iter().map(Event::to_string).collect();
+        let expected = [
+            "store has not been heard for 2 s: until 12:09:58 UTC (hold time 600 s) it keeps nvme1, which nobody \
+             else can have before",
+            "store was silent for the whole hold time of 1 s: others may now have nvme0",
+        ];
+        assert_eq!(said, expected);
+        borrower.silence = HOLD;
+        let said = text(&days.look(&borrower));
+        assert_eq!(said, "store was silent for the whole hold time of 600 s: others may now have nvme1");
+        // It comes, and goes again.
+        borrower.silence = Duration::ZERO;
+        assert_eq!(text(&days.look(&borrower)), "store is heard again, after 600 s of silence");
+        for _ in 0..PAUSE.as_secs() {
+            days.look(&borrower);
+        }
+        borrower.silence = Duration::from_secs(2);
+        assert_eq!(days.look(&borrower).len(), 2);
+    }
+
+    #[test]
+    fn what_is_assigned_is_held_as_its_manager_says_and_given_to_nobody_here() {
+        let mut days = Days::new();
+        let (minute, month) = (Duration::from_secs(60), 30 * DAY);
+        let functions =
+            vec![lent("nvme0", month, true), lent("nvme1", minute, true), lent("nvme2", SILENCE, true)];
+        let mut borrower = Peer { borrowed: vec!["disk".to_owned()], ..borrower(2, functions) };
+        assert_eq!(
+            text(&days.look(&borrower)),
+            "store has not been heard for 2 s: requests to disk wait until their I/O time-out. Is its node running, \
+             and the network up? And until 12:00:58 UTC (hold time 60 s) it keeps nvme1, unless a manager takes \
+             that back before; until 1970-01-31T11:59:58Z (hold time 2592000 s) it keeps nvme0, unless a manager \
+             takes that back before"
+        );
+        for silence in [minute, HOLD, month, 2 * month] {
+            borrower.silence = silence;
+            assert_eq!(days.look(&borrower), []);
+        }
     }
 
     #[test]

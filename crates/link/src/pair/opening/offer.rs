@@ -108,8 +108,7 @@ impl OfferCells {
     }
 
     /// Who has not given the function back, and has no stream of it, and when that node was last heard, as far as its
-    /// offer knows: the function is kept for it for [`HOLD`] from then on, unless it may not have it any more. Readable
-    /// by the agent at any time.
+    /// offer knows: the function is kept for it for its hold time from then on. Readable by the agent at any time.
     pub fn absent_holder(&self) -> Option<(Tenancy, Instant)> {
         let tenant = Tenancy::from(self.tenant.get());
         let is_absent = tenant.is_held && self.course.get() == 0;

@@ -201,6 +201,14 @@ impl Guest {
         self.number
     }
 
+    /// Asks for four bytes and does not wait.
+    pub(super) fn send_read(&mut self, world: &mut World<'_>, region: u32, offset: u64) {
+        self.number = self.number.wrapping_add(1);
+        let access = [&offset.to_le_bytes()[..], &words(&[region, 4])].concat();
+        let header = MessageHeader::request(self.number, Command::REGION_READ, access.len() as u32);
+        world.write(&[header.as_bytes(), &access].concat(), &[]);
+    }
+
     /// Gives eventfds to the first `count` vectors.
     pub(super) fn enable_vectors(&mut self, world: &mut World<'_>, count: u32) -> Vec<u32> {
         let descriptors: Vec<u32> = (0..count).map(|_| self.descriptor()).collect();

@@ -236,7 +236,7 @@ fn a_machine_that_takes_no_bytes_fails_the_function() {
         let signals = world.signals.clone();
         guest.submit(world, 1, read_entry());
         let slot = &world.cells().slot;
-        assert!(world.run(PATIENCE, |_| slot.fatal.get() == 1));
+        assert!(world.run(PATIENCE, |_| slot.view.is_fatal()));
         world.run(SHORT, |_| false);
         assert_eq!(world.signals, signals);
         assert!(!waits(world));
@@ -439,7 +439,7 @@ fn a_lender_that_lost_its_ledger_leaves_nothing_that_waits() {
             world.run(SHORT, |_| false);
             world.reboot(LENDER);
             let slot = &world.cells().slot;
-            assert!(world.run(PATIENCE, |_| slot.fatal.get() == 1));
+            assert!(world.run(PATIENCE, |_| slot.view.is_fatal()));
             world.machine.keeps_writes = false;
             assert!(guest.csts(world).cfs());
             guest.write(world, 0, CC, &0_u32.to_le_bytes());

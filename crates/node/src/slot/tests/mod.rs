@@ -447,7 +447,7 @@ fn a_lender_that_lost_its_ledger_shows_as_fatal_status() {
             world.seats[LENDER].switch.disarm();
             let fatal = world.run(PATIENCE, |world| {
                 let cells = world.cells();
-                cells.slot.fatal.get() == 1 && world.card().slot(0).unwrap().is_ready()
+                cells.slot.view.is_fatal() && world.card().slot(0).unwrap().is_ready()
             });
             assert!(fatal, "it is noticed");
             let csts = guest.csts(world);

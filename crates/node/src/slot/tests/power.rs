@@ -33,7 +33,7 @@ fn power_of_the_lender_takes_no_answered_write_of_a_guest() {
         world.lose_power();
         world.seats[LENDER].switch.disarm();
         assert!(world.run(PATIENCE, |world| {
-            world.cells().slot.fatal.get() == 1 && world.card().slot(0).unwrap().is_ready()
+            world.cells().slot.view.is_fatal() && world.card().slot(0).unwrap().is_ready()
         }));
         assert!(guest.csts(world).cfs());
         assert!(world.medium[64 * 512..][..4096] == data[..], "it was answered");
@@ -92,7 +92,7 @@ fn power_of_the_lender_takes_a_drive_with_a_cache_from_its_guest() {
         guest.round_trip(world, 1);
         // Its node is started again; what it has not flushed lies where it lay.
         world.reboot(LENDER);
-        let fatal = |world: &World<'_>| world.cells().slot.fatal.get() == 1;
+        let fatal = |world: &World<'_>| world.cells().slot.view.is_fatal();
         assert!(world.run(PATIENCE, |world| fatal(world) && is_running(world)));
         assert!(guest.csts(world).cfs() && guest.csts(world).rdy());
         guest.write(world, 0, CC, &0_u32.to_le_bytes());

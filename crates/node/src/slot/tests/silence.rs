@@ -112,6 +112,35 @@ fn a_lender_that_serves_somebody_else_is_waited_for_once() {
     });
 }
 
+/// The lender was away for less time than a request may take: its guest has read all-ones all the same.
+#[test]
+fn a_lender_that_is_started_again_before_it_has_answered_leaves_its_guest_with_all_ones() {
+    for (region, offset, is_register) in [(0, CSTS, 1), (CONFIG, 4, 0)] {
+        with_slot(|world| {
+            let mut guest = Guest::connect(world);
+            let events = guest.bring_up(world);
+            world.seats[LENDER].is_silent = true;
+            guest.send_read(world, region, offset);
+            world.run(Duration::from_millis(500), |_| false);
+            world.reboot(LENDER);
+            world.seats[LENDER].is_silent = false;
+            let mut answer = None;
+            assert!(world.run(SOON, |world| {
+                answer = answer.take().or_else(|| world.message());
+                answer.is_some() && world.card().slot(0).unwrap().is_ready()
+            }));
+            let answer = answer.unwrap();
+            let header = spec::vfio_user::MessageHeader::view(answer.first_chunk().unwrap());
+            assert_eq!(header.error(), Some(Errno::EIO));
+            assert!(world.run(SOON, |world| world.card().slot(0).unwrap().is_ready()));
+            assert_eq!(blackouts(world), is_register);
+            recover(world, &mut guest, &events);
+            guest.round_trip(world, 1);
+            assert_eq!(blackouts(world), is_register, "said once");
+        });
+    }
+}
+
 /// Its driver has given the controller up, and uses for something else what it had told it of.
 #[test]
 fn nothing_reaches_a_guest_that_has_read_all_ones() {

@@ -68,7 +68,8 @@ impl Node {
         let Some((name, layout)) = self.layouts.get(drive) else { return };
         let written = crate::state_dir::drive::write(self.state.path(), name, *layout, bytes);
         if let Err(error) = &written {
-            Event::DriveUnkept { drive: name.to_string(), error: error.to_string() }.say();
+            let (drive, error) = (name.to_string(), error.to_string());
+            self.said.unkept().say(|others| Event::DriveUnkept { drive, error, others }.say());
         }
         self.agent.persisted(drive, version, written.is_ok());
     }

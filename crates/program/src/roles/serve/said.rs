@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use base::ids::NodeId;
 use io::agent::{AgentEvent, View};
 use io::event::Event;
+use io::rate_limited::RateLimited;
 use tracing::debug;
 
 use super::super::{report, trouble};
@@ -27,6 +28,8 @@ pub(super) struct Said {
     faults: BTreeSet<usize>,
     /// By loan: accesses that were denied.
     denied: BTreeMap<usize, u64>,
+    /// The state of a drive cannot be kept: each flush of its users may try it again.
+    unkept: RateLimited,
 }
 
 impl Said {
@@ -41,7 +44,13 @@ impl Said {
             came: BTreeMap::new(),
             faults: BTreeSet::new(),
             denied: BTreeMap::new(),
+            unkept: RateLimited::of_trouble(),
         }
+    }
+
+    /// The line about states of drives that cannot be kept.
+    pub(super) fn unkept(&mut self) -> &mut RateLimited {
+        &mut self.unkept
     }
 
     /// How long the node has been running.

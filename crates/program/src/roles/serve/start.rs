@@ -94,15 +94,16 @@ impl Node {
         let hangup = if reload.is_some() { Hangup::Reloads } else { Hangup::Ends };
         let signals = Signals::listen(hangup).map_err(unheard)?;
         let hangups = reload.as_ref().map(|_| Hangups::listen()).transpose().map_err(unheard)?;
-        lent.begin(&state)?;
-        let lend::Opened { drives, layouts, devices, last_writes, .. } = lent;
-        let last_writes = last_writes.map_or_else(|| writes_of_memory(&state, &drives), Ok);
-        let last_writes =
-            last_writes.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
         let held = loans.iter().map(|loan| loan.config.tenancy).filter(|tenancy| tenancy.is_held);
         state.forget_strangers()?;
         let holders = state.holders(&held.map(|tenancy| tenancy.node).collect())?;
         let managed = Managed::start(&state, only_members)?;
+        let memory = lent.last_writes.is_none().then(|| writes_of_memory(&state, &lent.drives)).transpose();
+        let memory = memory.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
+        // Whatever fails from here on is taken back: an image counts as written to by a card from then on.
+        lent.begin(&state).inspect_err(|_| lend::withdraw(&lent.layouts, &state))?;
+        let lend::Opened { drives, layouts, devices, last_writes, .. } = lent;
+        let last_writes = last_writes.or(memory).expect("memory where there is no page");
         let spec = NodeSpec {
             name: name.to_string(),
             identity: state.identity().clone(),

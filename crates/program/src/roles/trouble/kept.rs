@@ -5,17 +5,15 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use base::ids::NodeId;
-use base::times::HOLD;
+use base::times::PEER_VERDICT;
 use io::event::Event;
 
-use base::times::PEER_VERDICT;
-
-use super::{Names, Spoken, clock};
+use super::{Lent, Names, Spoken, clock};
 
 /// A function that a node has not given back, and has no stream of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::roles) struct Kept {
-    pub(in crate::roles) function: String,
+    pub(in crate::roles) lent: Lent,
     pub(in crate::roles) holder: String,
     pub(in crate::roles) node: NodeId,
     /// For how long it has not come.
@@ -27,6 +25,9 @@ const UNHEARD: (&str, &str) =
     ("is not heard", "start that node again with its state directory and end it in order");
 const SHARED: (&str, &str) =
     ("two programs have its identity, of which one is refused", "end one of both programs");
+
+/// Those for which the time has begun, and those for which it is over.
+type Functions = [Vec<String>; 2];
 
 /// Which of them have been said.
 #[derive(Debug, Default)]
@@ -42,21 +43,25 @@ impl Watch {
         is_shared: impl Fn(NodeId) -> bool,
         news: &mut Vec<Event>,
     ) {
-        let mut by_holder: BTreeMap<NodeId, (&Kept, [Vec<String>; 2])> = BTreeMap::new();
-        for it in kept {
-            let of_its = by_holder.entry(it.node).or_insert_with(|| (it, Default::default()));
+        // What is assigned no list gives to others, nor its time alone: whoever manages it sees for whom it is kept,
+        // and takes it back there.
+        let kept: Vec<&Kept> = kept.iter().filter(|it| !it.lent.is_managed).collect();
+        let mut by_holder = BTreeMap::<(NodeId, Duration), (&Kept, Functions)>::new();
+        for &it in &kept {
+            let Lent { function, hold, .. } = &it.lent;
+            let of_its = by_holder.entry((it.node, *hold)).or_insert_with(|| (it, Default::default()));
             let [begun, over] = &mut of_its.1;
-            if it.silence >= HOLD {
-                over.extend(self.0.ends(&it.function, now).map(|()| it.function.clone()));
-            } else if it.silence >= PEER_VERDICT && self.0.begins(&it.function, now, ()) {
-                begun.push(it.function.clone());
+            if it.lent.is_released(it.silence) {
+                over.extend(self.0.ends(function, now).map(|()| function.clone()));
+            } else if it.silence >= PEER_VERDICT && self.0.begins(function, now, ()) {
+                begun.push(function.clone());
             }
         }
-        self.0.end_others(now, |function| kept.iter().any(|it| it.function == function));
-        for (node, (first, [begun, over])) in by_holder {
+        self.0.end_others(now, |function| kept.iter().any(|it| it.lent.function == function));
+        for ((node, hold), (first, [begun, over])) in by_holder {
             let holder = first.holder.clone();
             if !begun.is_empty() {
-                let left = HOLD.saturating_sub(first.silence);
+                let left = hold.saturating_sub(first.silence);
                 let (functions, until) = (Names(&begun).to_string(), clock(time + left));
                 let (why, advice) = if is_shared(node) { SHARED } else { UNHEARD };
                 let (holder, node, until_s) = (holder.clone(), node.to_string(), left.as_secs());
@@ -64,7 +69,7 @@ impl Watch {
             }
             if !over.is_empty() {
                 let functions = Names(&over).to_string();
-                news.push(Event::PeerReleased { peer: holder, hold_s: HOLD.as_secs(), functions });
+                news.push(Event::PeerReleased { peer: holder, hold_s: hold.as_secs(), functions });
             }
         }
     }
@@ -72,11 +77,13 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use base::times::HOLD;
+
     use super::*;
 
     fn kept(silence: u64) -> Vec<Kept> {
         let function = |function: &str| Kept {
-            function: function.to_owned(),
+            lent: Lent { function: function.to_owned(), hold: HOLD, is_managed: false },
             holder: "p1".to_owned(),
             node: NodeId::numbered(7),
             silence: Duration::from_secs(silence),
@@ -107,6 +114,20 @@ mod tests {
         assert!(matches!(&said[..], [Event::PeerReleased { peer, .. }] if peer == "p1"), "{said:?}");
         assert!((601..700).all(|second| look(second, &kept(second)).is_empty()));
         assert_eq!(look(700, &[]), []);
+    }
+
+    #[test]
+    fn of_what_is_assigned_its_manager_speaks() {
+        let mut watch = Watch::default();
+        for second in 0..700 {
+            let mut kept = kept(second);
+            for it in &mut kept {
+                (it.lent.hold, it.lent.is_managed) = (Duration::from_secs(60), true);
+            }
+            let mut news = Vec::new();
+            watch.look((Duration::from_secs(second), SystemTime::UNIX_EPOCH), &kept, |_| false, &mut news);
+            assert_eq!(news, [], "after {second} s");
+        }
     }
 
     #[test]

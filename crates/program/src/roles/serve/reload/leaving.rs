@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use base::times::{HOLD, SILENCE};
+use base::times::SILENCE;
 use io::agent::{AgentEvent, LoanSpec, Withdrawn};
 use io::event::Event;
 
@@ -331,8 +331,7 @@ fn lends(loan: &LoanSpec, drive: usize) -> bool {
     loan.lent().is_some_and(|lent| lent.drive == drive)
 }
 
-/// For how long whoever has a function may be silent before it has lost it: not for long where it may not have it.
+/// For how long whoever has a function may be silent before it has lost it; what is not lent nobody has.
 fn hold(loan: &LoanSpec) -> Duration {
-    let may_have = loan.lent().is_none_or(|lent| lent.may_have(loan.config.tenancy.node));
-    if may_have { HOLD } else { SILENCE }
+    loan.lent().map_or(Duration::ZERO, |lent| lent.patience(loan.config.tenancy.node))
 }
