@@ -198,17 +198,15 @@ fn w5_a_start_that_is_refused_late_forgets_nothing_of_an_image() {
     other_content(|world, mut lender, image| {
         assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
         let folder = state_dir(world.right(), "lender");
-        let is_holder = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("holder.");
-        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        let holders: Vec<PathBuf> = files.filter(is_holder).collect();
-        let [holder] = &holders[..] else { panic!("{holders:?}: somebody has the drive") };
-        let kept = std::fs::read(holder).unwrap();
-        std::fs::write(holder, "nonsense").unwrap();
+        let tenancy = std::fs::read_to_string(folder.join("tenancy.nvme0")).unwrap();
+        let node = tenancy.split(':').nth(1).expect("somebody has the drive");
+        let holder = folder.join(format!("holder.{node}"));
+        std::fs::write(&holder, "nonsense").unwrap();
         let refused = lend_command(world.right(), "lender", &[image.to_str().unwrap()], &[]).unwrap();
         let mut refused = world.right().spawn("refused", refused).unwrap();
         refused.wait_success(LONG).unwrap_err();
         assert!(refused.tail().contains("holder."), "{}", refused.tail());
-        std::fs::write(holder, kept).unwrap();
+        std::fs::remove_file(holder).unwrap();
         sh(image, "fill \"$1\"");
     });
 }

@@ -140,8 +140,8 @@ impl Loss {
     fn what(self) -> &'static str {
         match self {
             Self::Silence => {
-                "the function was silent until its guest read all-ones of it, and it answers again; a driver may have \
-                 given it up"
+                "its guest has read all-ones of the function, which was silent or was started again just then, and \
+                 answers now; a driver may have given it up"
             }
             Self::Replaced => {
                 "what the drive held may not be there any more: its content was replaced, another node has used it, or \
