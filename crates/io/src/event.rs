@@ -181,7 +181,8 @@ events! {
         restored"
 
     /// Clients of edges wait.
-    Warning "clients-waiting" ClientsWaiting { error: String, again_in_s: f64, others: Others } => "clients cannot be accepted for now"
+    Warning "clients-waiting" ClientsWaiting { error: String, again_in_s: f64, others: Others }
+    => "clients cannot be accepted for now"
 
     /// Nobody hears of the node on a rail, and it of nobody.
     Warning "rail-unannounced" RailUnannounced { rail: String, error: String }

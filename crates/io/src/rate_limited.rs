@@ -14,6 +14,8 @@ const TROUBLE_MAX: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct RateLimited {
     speak_at: Option<Instant>,
+    /// When it was wanted last, said or not.
+    wanted_at: Option<Instant>,
     unsaid: u64,
     /// The first pause, and the longest.
     pauses: [Duration; 2],
@@ -36,7 +38,7 @@ impl RateLimited {
     }
 
     fn with(pauses: [Duration; 2]) -> Self {
-        Self { speak_at: None, unsaid: 0, pauses, pause: pauses[0] }
+        Self { speak_at: None, wanted_at: None, unsaid: 0, pauses, pause: pauses[0] }
     }
 
     /// Calls `speak` if the line is to be said, with the number of `others` since the last one, if there were any.
@@ -54,13 +56,14 @@ impl RateLimited {
 
     /// Counts one. If it is to be said, how many have not been since the last one that was.
     fn count(&mut self, now: Instant) -> Option<u64> {
-        if self.speak_at.is_some_and(|at| now < at) {
+        // What nobody wanted to say in a whole pause is over, and this is news.
+        let goes_on = self.wanted_at.replace(now).is_some_and(|at| now < at + self.pause);
+        if goes_on && self.speak_at.is_some_and(|at| now < at) {
             self.unsaid += 1;
             return None;
         }
         let [first, longest] = self.pauses;
-        // What nobody wanted to say in a whole pause is over, and this is news.
-        self.pause = if self.unsaid > 0 { (self.pause * 2).min(longest) } else { first };
+        self.pause = if goes_on { (self.pause * 2).min(longest) } else { first };
         self.speak_at = Some(now + self.pause);
         Some(std::mem::take(&mut self.unsaid))
     }
@@ -87,9 +90,10 @@ mod tests {
         }
         assert_eq!(said, [0, 10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030]);
         assert_eq!(line.count(begin + Duration::from_secs(4000)), Some(569), "how many others there were");
+        assert_eq!(line.count(begin + Duration::from_secs(4001)), None);
         let later = begin + Duration::from_secs(9000);
-        assert_eq!(line.count(later), Some(0), "it was over");
-        assert_eq!(line.count(later + TROUBLE), Some(0), "and is news again");
+        assert_eq!(line.count(later), Some(1), "it was over, and is news again");
+        assert_eq!([1, 10, 11].map(|s| line.count(later + Duration::from_secs(s))), [None, Some(1), None]);
     }
 
     #[test]

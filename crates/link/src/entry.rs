@@ -79,6 +79,17 @@ impl Assignment {
     }
 }
 
+impl Holder {
+    /// How long this node, which has the function, may be silent and has it still.
+    pub fn patience(&self, node: NodeId) -> Duration {
+        match self {
+            Self::Leaving { from, .. } => from.patience(),
+            Self::Assigned(to) if to.node == node => to.patience(),
+            Self::Assigned(_) | Self::Nobody => SILENCE,
+        }
+    }
+}
+
 impl Entry {
     /// Whose the function is; `None`: nobody's, or not for long.
     pub fn assigned(&self) -> Option<Assignment> {

@@ -7,7 +7,7 @@ use base::ledger::Layout;
 use base::times::{HOLD, SILENCE};
 use device::Limit;
 use link::pair::FunctionId;
-use link::{Entry, Holder, Lender, Name, NodeKey, Protection, RailMode, Secret, Tenancy};
+use link::{Entry, Lender, Name, NodeKey, Protection, RailMode, Secret, Tenancy};
 use serde::{Deserialize, Serialize};
 
 use crate::{Address, DriveConfig, MAX_RAILS, Whereabouts};
@@ -266,11 +266,10 @@ impl LendConfig {
     /// How long this node, which has the function, may be silent and has it still, as the offer of the function decides
     /// ([`link::pair::Offer`]). After that others may have it, or, where it has an entry, whom a manager gives it to.
     pub fn patience(&self, holder: NodeId) -> Duration {
-        match self.entry.map(|entry| entry.holder) {
+        match &self.entry {
+            Some(entry) => entry.holder.patience(holder),
             None if self.is_listed(holder) => HOLD,
-            Some(Holder::Leaving { from, .. }) => from.patience(),
-            Some(Holder::Assigned(to)) if to.node == holder => to.patience(),
-            None | Some(Holder::Assigned(_) | Holder::Nobody) => SILENCE,
+            None => SILENCE,
         }
     }
 

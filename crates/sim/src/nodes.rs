@@ -118,7 +118,9 @@ impl<'w> Node<'w> {
 
     /// Its folder has a greater incarnation than a lender has seen.
     pub(crate) fn raise_incarnation(&mut self, loan: usize, seen: u64) {
-        self.folder = self.folder.max(seen) + 1;
+        if self.folder <= seen {
+            self.folder = seen + 1;
+        }
         self.agent.handle_incarnation_raised(loan, self.folder);
     }
 

@@ -68,8 +68,8 @@ pub fn has_guests(seed: u64) -> bool {
     Chance::Guests.of(seed).chance(150)
 }
 
-/// What is answered by then was answered at once, in nanoseconds: what is posted to a silent function may hold back what
-/// is behind it for a tenth of a second.
+/// What is answered by then was answered at once, in nanoseconds: what is posted to a silent function may hold back
+/// what is behind it for a tenth of a second.
 const AT_ONCE: u64 = 500_000_000;
 
 impl<'w> Guests<'w> {

@@ -66,8 +66,8 @@ pub enum Effect {
     /// Make durable where a node is that uses what is lent, in place of what is kept of it:
     /// [`Agent::handle_holder_stored`] follows, and cards to come are told.
     StoreHolder(Whereabouts),
-    /// Make an incarnation durable that is greater than this one, which a lender has seen of this node, and than all
-    /// that the state folder knows of: [`Agent::handle_incarnation_raised`] follows, unless that cannot be.
+    /// Make an incarnation durable that is greater than this one, which a lender has seen of this node:
+    /// [`Agent::handle_incarnation_raised`] follows, unless that cannot be.
     RaiseIncarnation {
         /// The loan.
         loan: usize,
@@ -267,7 +267,7 @@ impl Agent {
         self.incarnations.handle_outdated(now, loan, seen, &mut self.out);
     }
 
-    /// It is durable that nobody has used this incarnation before.
+    /// It is durable that no other life of this node uses this incarnation.
     pub fn handle_incarnation_raised(&mut self, loan: usize, incarnation: u64) {
         self.incarnations.handle_raised(loan, incarnation, &mut self.out);
     }

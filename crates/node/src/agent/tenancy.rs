@@ -2,7 +2,7 @@
 //! itself in what it borrows. And where those are who use it, for the next life of the node.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use base::ids::NodeId;
 use base::{Instant, Rule, RuleSet};
@@ -17,8 +17,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// A function whose user has changed twice within this time waits for the rest of it, should it change once more: each
 /// change costs a write to the disk.
 const CHANGES: Duration = Duration::from_secs(1);
-/// A lender that lies could say of each new incarnation that it is outdated: then it costs a write now and then, however
-/// many loans are of it.
+/// A lender that lies could say of each new incarnation that it is outdated: then it costs a write now and then,
+/// however many loans are of it.
 const RAISES: Duration = Duration::from_secs(1);
 
 /// Changes of who uses what, until they are durable, by loan.
@@ -196,11 +196,11 @@ impl Holders {
 #[derive(Default)]
 pub(super) struct Incarnations {
     least: BTreeMap<usize, u64>,
-    /// Loans whose lenders have seen a later life than this one. They all get the incarnation that is raised next, for
-    /// it is the node's.
-    outdated: BTreeSet<usize>,
-    /// When the state folder was last asked for a greater one.
-    asked_at: Option<Instant>,
+    /// Loans whose lenders have seen a later life than this one, and which. They all get the incarnation that is raised
+    /// next, if it is above that, for it is the node's.
+    outdated: BTreeMap<usize, u64>,
+    /// When the state folder was last asked for a greater one, and for which loan.
+    asked: Option<(Instant, usize)>,
 }
 
 impl Incarnations {
@@ -214,19 +214,30 @@ impl Incarnations {
         if self.least(loan) > seen {
             return;
         }
-        self.outdated.insert(loan);
-        if self.asked_at.is_none_or(|at| now >= at + RAISES) {
-            self.asked_at = Some(now);
+        self.outdated.insert(loan, seen);
+        let last = match self.asked {
+            Some((at, _)) if now < at + RAISES => return,
+            Some((_, last)) => last,
+            None => usize::MAX,
+        };
+        // In turn: what one lender has seen may be no number that there can be.
+        let mut behind = self.outdated.range(last.saturating_add(1)..).chain(&self.outdated);
+        if let Some((&loan, &seen)) = behind.next() {
+            self.asked = Some((now, loan));
             out.effect(Effect::RaiseIncarnation { loan, seen });
         }
     }
 
     pub(super) fn handle_raised(&mut self, loan: usize, incarnation: u64, out: &mut Output) {
-        self.outdated.insert(loan);
-        for loan in core::mem::take(&mut self.outdated) {
-            self.least.insert(loan, incarnation);
-            out.effect(Effect::TellIncarnation { loan, incarnation });
-        }
+        self.outdated.insert(loan, 0);
+        self.outdated.retain(|&loan, seen| {
+            let is_above = incarnation > *seen;
+            if is_above {
+                self.least.insert(loan, incarnation);
+                out.effect(Effect::TellIncarnation { loan, incarnation });
+            }
+            !is_above
+        });
     }
 
     /// Another loan has the place.

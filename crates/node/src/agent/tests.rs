@@ -311,7 +311,25 @@ fn an_incarnation_is_raised_once_for_all_loans() {
     assert_eq!(play.effects(), []);
     play.now += ms(1000);
     (0..300).for_each(|loan| play.agent.handle_outdated(play.now, loan, 6));
-    assert_eq!(play.effects(), [Effect::RaiseIncarnation { loan: 0, seen: 6 }]);
+    assert_eq!(play.effects(), [Effect::RaiseIncarnation { loan: 1, seen: 6 }]);
+}
+
+/// What one of them has seen is above what the state folder can believe.
+#[test]
+fn a_lender_that_says_nonsense_keeps_no_other_from_its_incarnation() {
+    let mut play = serving();
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        // Each is called again and again; the one that lies always answers first.
+        play.agent.handle_outdated(play.now, 0, u64::MAX);
+        play.agent.handle_outdated(play.now, 1, 5);
+        asked.extend(play.effects());
+        play.now += ms(1000);
+    }
+    let raise = |loan, seen| Effect::RaiseIncarnation { loan, seen };
+    assert_eq!(asked, [raise(0, u64::MAX), raise(1, 5), raise(0, u64::MAX)]);
+    play.agent.handle_incarnation_raised(1, 6);
+    assert_eq!(play.effects(), [Effect::TellIncarnation { loan: 1, incarnation: 6 }]);
 }
 
 #[test]

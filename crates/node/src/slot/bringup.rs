@@ -22,7 +22,6 @@ use pcie::spec::header::{
 use super::BorrowedSlot;
 use super::cells::{REGISTERS, SERIAL_DWORDS};
 use super::memory::DOORBELL;
-
 use crate::apertures::BAR_BYTES_MAX;
 use crate::parts::guest_view;
 use crate::requests;

@@ -134,11 +134,12 @@ impl<'m> BorrowedSlot<'m> {
         if let Some(memory) = failed.reach.memory() {
             self.set_memory(memory);
         }
+        // First: what is read of it from now on is no word of a function that will answer again.
+        self.set_present(now, false);
         match self.session {
             Some(_) => self.fail_function(now),
             None => self.begin_again(),
         }
-        self.set_present(now, false);
         if let (Some(session), Some(old)) = (&mut self.session, &failed.session) {
             session.handle_received(now, old.received());
         }

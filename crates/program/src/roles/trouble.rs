@@ -35,6 +35,8 @@ const STRANGERS_GONE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 /// Names in one line; of others their number is said.
 const NAMES_MAX: usize = 4;
+/// How many hold times a line names.
+const TIMES_MAX: usize = 4;
 
 /// How the other end of some loans is doing, as the card's counters tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -261,7 +263,8 @@ fn silence_of(peer: &Peer, time: SystemTime) -> Event {
         kept.entry((lent.hold, lent.is_managed)).or_default().push(lent.function.clone());
     }
     let mut link = if peer.borrowed.is_empty() { ":" } else { " And" };
-    for ((hold, is_managed), functions) in kept {
+    let others = kept.len().saturating_sub(TIMES_MAX);
+    for ((hold, is_managed), functions) in kept.into_iter().take(TIMES_MAX) {
         let (until, functions) = (moment(time, hold.saturating_sub(peer.silence)), Names(&functions));
         let others = match is_managed {
             true => "unless a manager takes that back before",
@@ -270,6 +273,9 @@ fn silence_of(peer: &Peer, time: SystemTime) -> Event {
         let hold_s = hold.as_secs();
         what += &format!("{link} until {until} (hold time {hold_s} s) it keeps {functions}, {others}");
         link = ";";
+    }
+    if others > 0 {
+        what += &format!("; others for {others} other hold times");
     }
     Event::PeerSilent { peer: peer.name.clone(), silent_s: peer.silence.as_secs(), what }
 }

@@ -279,7 +279,7 @@ pub struct Device {
     pub media: String,
     /// Who has it, or for whom it is kept; `null` when nobody has.
     pub lent_to: Option<String>,
-    /// Who has it is not there: others may have it in so many seconds; else `null`.
+    /// Who has it is not there, and has it for so many seconds yet; else `null`.
     pub kept_s: Option<f64>,
     /// How its I/O is done: `memory`, `ring`, or `threads` where io_uring is forbidden.
     pub io: String,

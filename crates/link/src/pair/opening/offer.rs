@@ -606,11 +606,7 @@ impl<'m> Offer<'m> {
 
     /// How long who has the stream may be silent.
     fn patience(&self) -> Duration {
-        match self.entry().map(|entry| entry.holder) {
-            Some(Holder::Leaving { from, .. }) => from.patience(),
-            Some(Holder::Assigned(to)) if to.node == self.tenant().node => to.patience(),
-            _ => SILENCE,
-        }
+        self.entry().map_or(SILENCE, |entry| entry.holder.patience(self.tenant().node))
     }
 
     /// The stream ends here, whether the borrower hears of it or not. Once that is durable it is told again.

@@ -107,7 +107,8 @@ impl Leaving {
                 let kept = || node.agent.is_keeping(drive).then(|| keeping(node));
                 let disk =
                     || node.agent.is_syncing(drive).then(|| "its disk to keep what was written".to_owned());
-                node.holder(drive).or_else(kept).or_else(disk)
+                // Who has given it back is still the one who has it by what is durable.
+                kept().or_else(|| node.holder(drive)).or_else(disk)
             }
             What::Loan { place, told_at: None, .. } => node.machine(*place),
             What::Slots { places, .. } => {
