@@ -166,9 +166,9 @@ impl<'w> Member<'w> {
             let (used, is_idle) = (card.pages(loan).used(), card.stream(loan).is_idle());
             let held = function.tenancy.is_held;
             // Whoever has given it back may have died before its lender heard of that, who keeps it for the hold time,
-            // and what that one has not acknowledged until another one comes.
+            // and, until another one comes, what that one has not acknowledged and the pages where it lies.
             let is_kept = function.claim.is_none() && function.kept_for.is_some() && held;
-            let ends = used == 0 && (is_kept || is_idle && held == function.claim.is_some());
+            let ends = is_kept || used == 0 && is_idle && held == function.claim.is_some();
             (!ends).then(|| format!("function {loan}: {used} pages in use, idle: {is_idle}, held: {held}"))
         })
     }
