@@ -1,7 +1,7 @@
 //! Whether this machine is a virtual one that was just restored from a snapshot: it may run twice now.
 //!
-//! Linux (`drivers/virt/vmgenid.c`; QEMU: `-device vmgenid`) renews its own random numbers then, and says so in its log.
-//! That it says it to whoever listens for events was taken back in mainline, and few kernels do. Both are heard.
+//! Linux (`drivers/virt/vmgenid.c`; QEMU: `-device vmgenid`) renews its own random numbers then, and says so in its
+//! log. That it says it to whoever listens for events was taken back in mainline, and few kernels do. Both are heard.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};

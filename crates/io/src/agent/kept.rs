@@ -39,7 +39,8 @@ impl Agent {
         self.spec.loans.iter().any(|loan| loan.config.tenancy.is_held && loan.config.tenancy.node == node)
     }
 
-    /// It is durable that no other life of this node uses this incarnation: the node calls itself by it in a borrowed loan.
+    /// It is durable that no other life of this node uses this incarnation: the node calls itself by it in a borrowed
+    /// loan.
     pub fn incarnation_raised(&mut self, loan: usize, incarnation: u64) {
         self.core.handle_incarnation_raised(loan, incarnation);
         self.follow();

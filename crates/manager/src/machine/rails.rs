@@ -245,8 +245,8 @@ impl Manager {
         }
     }
 
-    /// What is new is told to all that are heard; then those that have connected are told what the others were, of which
-    /// [`RAILS_TOLD_MAX`] is enough: they look at their rails themselves. Nobody is told what it has said.
+    /// What is new is told to all that are heard; then those that have connected are told what the others were, of
+    /// which [`RAILS_TOLD_MAX`] is enough: they look at their rails themselves. Nobody is told what it has said.
     pub(super) fn tell_rails(&mut self, now: Instant) -> Option<Effect> {
         let rails = self.rails.take_untold(now);
         for rail in &rails {

@@ -13,8 +13,8 @@
 //! waits for a register: what the register's value waited for would wait for that value. But a value may say that a
 //! write is over which is not: a controller that its guest has disabled, or shut down, says that it has ended, behind
 //! its last write, and its guest takes its memory back. So the status register says so only when nothing waits any more
-//! and no write is late ([`crate::parts::GuestView::settling`]). Other resets end what waits: at most the one write that
-//! is with the machine at that moment is done behind them.
+//! and no write is late ([`crate::parts::GuestView::settling`]). Other resets end what waits: at most the one write
+//! that is with the machine at that moment is done behind them.
 //!
 //! # Bounds
 //!
